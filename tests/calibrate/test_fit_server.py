@@ -13,6 +13,7 @@ from blis_py.calibrate.fit.by_instance import by_instance
 from blis_py.calibrate.fit.server import FittedServer, ServerFit, fit_server
 from blis_py.calibrate.fit.server_file import engine_file
 from blis_py.calibrate.fit.server_runs import NAMES, ServerRun, frontend_ms
+from blis_py.calibrate.measured_header import at_the_server
 from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.cli import main
@@ -353,3 +354,22 @@ def test_a_constant_gap_is_found_as_a_gap() -> None:
     assert fit.numbers["gap_us"].value == pytest.approx(3000, rel=0.02)
     assert (fit.numbers["step_scale"].value, fit.numbers["gap_seq_us"].value) == (1.0, 0.0)
     assert fit.worse == ""
+
+
+def test_the_round_trip_that_a_client_measured_is_not_taken_for_a_front_end(tmp_path: Path) -> None:
+    """`blis calibrate` adds it to what is simulated, and leaves out the warm-up, too."""
+    trace = tmp_path / "trace.csv"
+    header = "request_id,arrival_time_us,send_time_us,input_tokens,output_tokens"
+    header += ",first_chunk_time_us,last_chunk_time_us,status"
+    rows = [f"{i},{i}000,{i}000,10,5,{i}000000,{i + 2}000000,ok" for i in range(1, 40)]
+    trace.write_text("\n".join([header, *rows]) + "\n")
+    (tmp_path / "trace.yaml").write_text("warm_up_requests: 11\nnetwork: {measured_rtt_ms: 30}\n")
+    times = read_token_times(trace)
+    inside, since_s = at_the_server(times, trace)
+    assert inside.ttft_s == pytest.approx(times.ttft_s - 0.03)
+    assert inside.tpot_s == pytest.approx(times.tpot_s)
+    assert since_s == pytest.approx(0.01)
+    (tmp_path / "trace.yaml").write_text("network: {measured_rtt_ms: 999999}\n")
+    with pytest.raises(InputError, match="is longer than the shortest TTFT"):
+        at_the_server(times, trace)
+    assert at_the_server(times, tmp_path / "other.csv")[1] == 0.0

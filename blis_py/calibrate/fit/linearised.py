@@ -85,12 +85,12 @@ class Linearised:
         by = (self.held_out(free, by_load=load)[metrics] for load in (False, True))
         return sum(total(left, self.counted[metrics]) for left in by) / 2
 
-    def shrunk(self, numbers: Floats, scatter: float) -> Floats:
+    def shrunk(self, numbers: Floats, scatter: Floats) -> Floats:
         """Numbers without changes that are no more than scatter: of all that are of steps, by their effect on
         the mean of TPOT, and of the front end, by that on TTFT. Larger ones are kept, all but entirely.
 
         Args:
-            scatter: change of a mean latency between runs of one server.
+            scatter: change of mean TTFT and TPOT between runs of one server.
         """
         moved = numbers - self.prior
         shrunk = self.prior.copy()
@@ -98,12 +98,12 @@ class Linearised:
             relative = self.slopes[metric] @ np.where(own, moved, 0.0)
             counted = self.counted[metric] / self.counted[metric].sum()
             change = float((np.abs(relative) * counted).sum())
-            kept = max(0.0, 1 - (scatter / change) ** 8) if change else 0.0
+            kept = max(0.0, 1 - float(scatter[metric] / change) ** 8) if change else 0.0
             shrunk[own] += kept * moved[own]
         settled: Floats = np.where(np.abs(shrunk - self.prior) < SETTLED, self.prior, shrunk)
         return settled
 
-    def drawn(self, free: Mask, scatter: float) -> Floats:
+    def drawn(self, free: Mask, scatter: Floats) -> Floats:
         """Numbers for resampled slices."""
         random = np.random.default_rng(0)
         slices = self.misses.shape[1]
@@ -119,7 +119,7 @@ class Linearised:
             counted=self.counted[:, at],
         )
 
-    def held_out(self, free: Mask, *, by_load: bool = False, scatter: float | None = None) -> Floats:
+    def held_out(self, free: Mask, *, by_load: bool = False, scatter: Floats | None = None) -> Floats:
         """Errors on each part of the run with numbers from the others.
 
         Args:

@@ -34,8 +34,8 @@ class Found(NamedTuple):
     near: Linearised
     free: Mask
     """Numbers that differ from the preset."""
-    scatter: float
-    """Change of a mean latency that is no more than the scatter between runs of this server."""
+    scatter: Floats
+    """Change of mean TTFT and TPOT that is no more than the scatter between runs of this server."""
 
 
 def explained(run: ServerRuns, first: Sequence[SimulatedTimes]) -> Found:
@@ -50,12 +50,12 @@ def explained(run: ServerRuns, first: Sequence[SimulatedTimes]) -> Found:
     every = search.converged(first, _ALL, _OF_ALL)
     likely = _likely(every)
     tried = [(free, search.converged(run.times(every.solve(free)), free)) for free in likely]
-    noise = min(total(near.misses[1], near.weights[1]) for _, near in tried)
-    scatter = SCATTER / len(run.runs) ** 0.5 * min(noise / _QUIET, 1.0)
-    steps = _chosen([(free, near.held_out_error(free)) for free, near in tried], scatter)
+    noise = np.min([[total(near.misses[i], near.counted[i]) for i in (0, 1)] for _, near in tried], axis=0)
+    scatter = SCATTER / len(run.runs) ** 0.5 * np.minimum(noise / _QUIET, 1.0)
+    steps = _chosen([(free, near.held_out_error(free)) for free, near in tried], scatter[1])
     near = next(near for free, near in tried if free is steps)
     fronts = list(_subsets(~OF_STEPS & ~CONSTANT, (steps & OF_STEPS) | CONSTANT))
-    free = _chosen([(free, near.held_out_error(free, _TTFT)) for free in fronts], scatter)
+    free = _chosen([(free, near.held_out_error(free, _TTFT)) for free in fronts], scatter[0])
     return Found(search.converged(run.times(near.solve(free)), free), free, scatter)
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_py.calibrate.measured_header import header_beside, network_rtt_ms, number_in
 from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.cli.flags.formats import FORMAT, format_of
 from blis_py.cli.verbs._calibrate_adapters import ADAPTER_FLAGS, concerns_adapters, print_adapters
@@ -13,7 +14,6 @@ from blis_py.cli.verbs._execute import say
 from blis_py.config.check import duration_ns
 from blis_py.core.bounds import MAX_INSTANCES, MAX_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
-from blis_py.files.paths import is_file, is_folder
 from blis_py.files.yaml_files import load_mapping
 from blis_py.metrics.slo import GoodputTargets, parse_class_targets, targets_in_ms
 from blis_py.outputs.places import check_file
@@ -233,7 +233,7 @@ def _warm_up_and_rtt_s(flags: Flags) -> tuple[int, float]:
     file, header = _header(flags)
     warm_up = flags.get("--warm-up-requests", -1)
     if warm_up == -1:
-        warm_up = _number_in(header, "warm_up_requests", int, file)
+        warm_up = number_in(header, "warm_up_requests", int, file)
     check_count(warm_up, least=0, most=MAX_REQUESTS, key="--warm-up-requests")
     rtt_ms = flags.get("--network-rtt-ms")
     if flags.get("--network-rtt-us", -1) != -1:
@@ -242,18 +242,9 @@ def _warm_up_and_rtt_s(flags: Flags) -> tuple[int, float]:
             raise InputError("says the same as --network-rtt-ms", key="--network-rtt-us", fix=fix)
         rtt_ms = flags["--network-rtt-us"] / 1e3
     if rtt_ms is None:
-        network = header.get("network")
-        rtt_ms = _number_in(network if isinstance(network, dict) else {}, "measured_rtt_ms", float, file)
+        rtt_ms = network_rtt_ms(header, file)
     clock_ns(rtt_ms, 10**6, key="--network-rtt-ms")
     return warm_up, rtt_ms / 1e3
-
-
-def _number_in(section: dict[str, Any], key: str, kind: type, file: Path | None) -> Any:
-    """A number in a header; 0 where it is missing."""
-    value = section.get(key) or 0
-    if isinstance(value, bool) or not isinstance(value, int | kind):
-        raise InputError("must be a number", file=file, key=key, value=value)
-    return value
 
 
 def _bandwidth_mbps(flags: Flags) -> float:
@@ -278,10 +269,7 @@ def _header(flags: Flags) -> tuple[Path | None, dict[str, Any]]:
     """The header of the measured trace, where it has one."""
     if "--trace-header" in flags:
         return Path(flags["--trace-header"]), load_mapping(Path(flags["--trace-header"]))
-    path = Path(measured_run(flags))
-    folder, name = (path, "trace.csv") if is_folder(path) else (path.parent, path.name)
-    beside = folder / (name.removesuffix(".gz").removesuffix(".csv") + ".yaml")
-    return (beside, load_mapping(beside)) if name != beside.name and is_file(beside) else (None, {})
+    return header_beside(measured_run(flags))
 
 
 def _skipped_s(flags: Flags) -> float:

@@ -15,6 +15,7 @@ from blis_py.calibrate.fit.imports import import_steps
 from blis_py.calibrate.fit.server import fit_server
 from blis_py.calibrate.fit.server_file import engine_file
 from blis_py.calibrate.fit.sources import SAMPLES, difference, read_all, with_model_config
+from blis_py.calibrate.measured_header import at_the_server
 from blis_py.calibrate.read_times import is_client_run, read_token_times
 from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flag, Flags, Group
@@ -149,7 +150,11 @@ def fit_to_client(flags: Flags) -> int:
     if config.workload.concurrency is not None:
         measured = [replace(each, concurrency=config.workload.concurrency) for each in measured]
     setup = Setup.of(config)
-    skipped_s = duration_ns(flags["--skip-first"], "--skip-first") / 1e9 if "--skip-first" in flags else 0.0
+    pairs = [at_the_server(one, path) for one, path in zip(measured, flags["paths"], strict=True)]
+    measured = [one for one, _ in pairs]
+    skipped_s = max(since_s for _, since_s in pairs)
+    if "--skip-first" in flags:
+        skipped_s = duration_ns(flags["--skip-first"], "--skip-first") / 1e9
     fitted = fit_server(setup, measured, skipped_s)
     for note in fitted.notes:
         say(f"note: {note}")
