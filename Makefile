@@ -47,6 +47,7 @@ test-serve: export PYTHONPATH := $(CURDIR)
 test-serve: $(VENV)/.installed-dev $(VENV)/.installed-serve
 	$(BIN)/python tests/serve/long/clients.py $(CLIENTS)
 	$(BIN)/python tests/serve/long/stress.py $(STRESS)
+	$(BIN)/python tests/serve/long/hostile_requests.py
 
 # The simulator's inner loop as native code: the same results, sooner. `make run` does it, too, but goes on where it
 # does not work.
