@@ -36,6 +36,14 @@ def read_vllm_lines(path: Path, reading: Reading) -> RequestTable:
     return _chosen(path, reading, "save it with --save-result --save-detailed")
 
 
+def read_vllm_sweep(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
+    """The requests of one run of the summary of `vllm bench sweep`; `FILE#1` is the second."""
+    run = reading.chosen(document, path, "runs")
+    if not isinstance(run, dict):
+        raise InputError("not a JSON object", file=path, key=f"[{reading.part or 0}]")
+    return _requests(path, reading, run, str(path), "give its bench command --save-detailed")
+
+
 def read_sglang(path: Path, reading: Reading) -> RequestTable:
     """The requests of a result of SGLang's `bench_serving`; `FILE#1` is the second run in a file."""
     return _chosen(path, reading, "run it with --output-details")

@@ -179,6 +179,26 @@ FORMATS: dict[str, Format] = {
     "inference-perf": Format(
         "inference-perf per-request report", "json list", (("start_time", "info"),), "inference_perf:read"
     ),
+    "inference-perf-summary": Format(
+        "inference-perf summary of requests or of Prometheus",
+        "json",
+        (("load_summary", "successes", "failures"),),
+        "",
+        only_figures="give per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)",
+    ),
+    "vllm-sweep": Format(
+        "vLLM bench sweep summary",
+        "json list",
+        (("request_throughput", "total_input_tokens"),),
+        "bench_results:read_vllm_sweep",
+    ),
+    "vllm-sweep-table": Format(
+        "vLLM bench sweep summary",
+        "csv",
+        (("request_throughput", "total_input_tokens"),),
+        "",
+        only_figures="give the result of one run (run=0.json), saved with --save-detailed",
+    ),
     "sharegpt": Format(
         "ShareGPT conversations", "json list", (("conversations",), ("conversation",)), "sharegpt:read"
     ),

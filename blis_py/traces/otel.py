@@ -7,8 +7,11 @@ another of its conversation is in progress begins a session of its own beside it
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,18 @@ from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 from blis_py.requests.table import Content, Labels, RequestTable
+from blis_py.traces.tokens import CHARACTERS_PER_TOKEN
 
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
 _SESSION = ("gen_ai.conversation.id", "session.id", "conversation_id")
 _MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 _LIMIT = ("gen_ai.request.max_tokens",)
+_INPUT_TEXTS = ("gen_ai.input.messages", "gen_ai.prompt", "input.value")
+_OUTPUT_TEXTS = ("gen_ai.output.messages", "gen_ai.completion", "output.value")
+_TEXT_KEYS = ("content", "text", "arguments", "result", "response")
+"""Keys of a message that hold its text."""
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-]\d\d:\d\d))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,9 @@ def read_spans(path: Path) -> tuple[RequestTable, list[str]]:
         InputError: not spans, or none that calls a model.
     """
     spans = list(_spans(path, read_text(path)))
-    calls = sorted((call for span in spans if (call := _call(path, span))), key=lambda call: call.begin_ns)
+    texts = _Texts()
+    found = (call for span in spans if (call := _call(path, span, texts)))
+    calls = sorted(found, key=lambda call: call.begin_ns)
     if not calls:
         fix = f"record {_INPUT[0]} and {_OUTPUT[0]}"
         raise InputError(f"{len(spans):,} spans, none of which calls a model", file=path, fix=fix)
@@ -71,6 +82,9 @@ def read_spans(path: Path) -> tuple[RequestTable, list[str]]:
         "a turn's prompt begins with the prompt and the answer before it, as far as it is long enough",
         "time between two turns, tools included, is think time",
     ]
+    if texts.counted:
+        guess = f"guessed from their texts, at {CHARACTERS_PER_TOKEN} characters a token"
+        notes.append(f"lengths of {texts.counted:,} calls without token counts are {guess}")
     return _table(sessions, calls[0].begin_ns), notes
 
 
@@ -101,10 +115,49 @@ def _within(node: Any) -> Iterator[Mapping[str, Any]]:
                 pending += reversed(list(one.values()))
 
 
-def _call(path: Path, span: Mapping[str, Any]) -> _Call | None:
+class _Texts:
+    """Token counts of messages, for calls without counts."""
+
+    def __init__(self) -> None:
+        self.counted = 0
+
+    def counts(self, attributes: Mapping[str, Any]) -> tuple[int | None, int | None]:
+        """Guessed tokens of prompt and answer; None where there is no text."""
+        prompt, output = (_characters(attributes, names) for names in (_INPUT_TEXTS, _OUTPUT_TEXTS))
+        if prompt is None or output is None:
+            return None, None
+        self.counted += 1
+        return -(-prompt // CHARACTERS_PER_TOKEN), -(-output // CHARACTERS_PER_TOKEN)
+
+
+def _characters(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    """Characters of the texts of messages, which are JSON or plain text."""
+    given = next((attributes[name] for name in names if attributes.get(name)), None)
+    if isinstance(given, str):
+        with contextlib.suppress(InputError):
+            given = parse_json(given)
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return len(given)
+    pending, characters = [given], 0
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        elif isinstance(node, Mapping):
+            pending += [value for key, value in node.items() if key in _TEXT_KEYS or isinstance(value, list)]
+        elif isinstance(node, str):
+            characters += len(node)
+    return characters
+
+
+def _call(path: Path, span: Mapping[str, Any], texts: _Texts) -> _Call | None:
     """The call of a model that a span is; None for other spans."""
     attributes = _attributes(span["attributes"])
     prompt, output = _count(path, attributes, _INPUT), _count(path, attributes, _OUTPUT)
+    if prompt is None and output is None:
+        prompt, output = texts.counts(attributes)
     if prompt is None or output is None:
         return None
     begin_ns, end_ns = (_time_ns(path, span, side) for side in ("start", "end"))
@@ -146,15 +199,26 @@ def _count(path: Path, attributes: Mapping[str, Any], names: tuple[str, ...]) ->
 def _time_ns(path: Path, span: Mapping[str, Any], side: str) -> int:
     value = span.get(f"{side}TimeUnixNano", span.get(f"{side}_time"))
     try:
-        if isinstance(value, str) and not value.isdecimal():
-            time_ns = int(np.datetime64(value.removesuffix("Z"), "ns").astype(np.int64))
-        else:
-            time_ns = int(value)
+        is_date = isinstance(value, str) and not (value.isascii() and value.isdecimal())
+        time_ns = _date_ns(value) if is_date else int(value)
         if abs(time_ns) > LAST_NS:
             raise ValueError
         return time_ns
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"no {side} time", file=path, key=str(span.get("spanId", "")), value=value) from None
+
+
+def _date_ns(text: str) -> int:
+    """A date in ns since 1970, with or without a UTC offset.
+
+    Raises:
+        ValueError: not a date.
+    """
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    moment = datetime.fromisoformat(match[1] + (match[3] or "+00:00"))
+    return int(moment.timestamp()) * 10**9 + int((match[2] or "").ljust(9, "0")[:9])
 
 
 def _sessions(calls: list[_Call]) -> list[_Session]:

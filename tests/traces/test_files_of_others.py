@@ -12,6 +12,7 @@ from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces import read_trace
 from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.otel import read_spans
 from blis_py.traces.reading import Reading
 
 
@@ -125,3 +126,66 @@ def test_the_first_releases_of_aiperf_are_read(tmp_path: Path) -> None:
     table, reading = read(write(tmp_path, "p.jsonl", log(*rows)))
     assert table.arrival_ns.tolist() == [0, 500_000_000]
     assert "1 request was left out: sent to warm the server up" in reading.notes
+
+
+def summary(**more: Any) -> dict[str, Any]:
+    successes = {"count": 9, "prompt_len": {"mean": 512.0}, "output_len": {"mean": 64.0}}
+    return {"load_summary": {}, "successes": successes, "failures": {}, **more}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [summary(), summary(load_summary={"count": 9, "send_duration": 3.0}, benchmark_time_seconds=0.0)],
+)
+def test_summaries_of_inference_perf_say_which_file_has_the_requests(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(InputError, match=r"no requests, only figures; give per_request_lifecycle_metrics"):
+        read(write(tmp_path, "summary_prometheus_metrics.json", content))
+
+
+def test_a_sweep_of_vllm_is_read_run_by_run_or_names_what_its_summary_lacks(tmp_path: Path) -> None:
+    figures = {"request_throughput": 1.0, "total_input_tokens": 30, "max_num_seqs": 32}
+    path = write(tmp_path, "summary.json", [old_vllm(4), old_vllm(4, input_lens=[5, 5, 5, 5])])
+    with pytest.raises(InputError, match=r"holds 2 runs; name one: summary\.json#0"):
+        read(path)
+    assert read(Path(f"{path}#1"))[0].prompt_tokens.tolist() == [5] * 4
+    with pytest.raises(InputError, match=r"only figures; give its bench command --save-detailed"):
+        read(write(tmp_path, "f.json", [figures]))
+    table = "max_num_seqs,request_throughput,total_input_tokens\n32,1.0,30\n"
+    with pytest.raises(InputError, match=r"only figures; give the result of one run"):
+        read(write(tmp_path, "summary.csv", table))
+
+
+def span(begin: str, end: str, **attributes: Any) -> dict[str, Any]:
+    return {"trace_id": "t", "start_time": begin, "end_time": end, "attributes": attributes}
+
+
+def messages(*texts: str) -> str:
+    return json.dumps([{"role": "user", "parts": [{"type": "text", "content": text}]} for text in texts])
+
+
+def test_spans_with_texts_only_have_guessed_lengths(tmp_path: Path) -> None:
+    texts = {"gen_ai.input.messages": messages("abcdefgh"), "gen_ai.output.messages": messages("abc")}
+    spans = [span("2026-02-26T10:00:00", "2026-02-26T10:00:02.5", **texts)]
+    table, notes = read_spans(write(tmp_path, "s.json", {"spans": spans}))
+    assert (table.prompt_tokens.tolist(), table.output_tokens.tolist()) == ([2], [1])
+    assert any("guessed from their texts" in note for note in notes)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("zone", ["+00:00", "Z", ""])
+def test_times_of_spans_may_have_an_offset(tmp_path: Path, zone: str) -> None:
+    counts = {"gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 2}
+    spans = [
+        span(f"2026-02-26T10:00:00{zone}", f"2026-02-26T10:00:01{zone}", **counts),
+        span("2026-02-26T12:00:03.123456789+02:00", "2026-02-26T12:00:04+02:00", **counts),
+    ]
+    table, _ = read_spans(write(tmp_path, "s.json", {"spans": spans}))
+    assert table.arrival_ns.tolist() == [0, 3_123_456_789]
+
+
+@pytest.mark.parametrize("time", ["soon", "2026-13-01T00:00:00Z", "٢026-02-26T10:00:00", None])
+def test_a_span_without_a_date_is_found(tmp_path: Path, time: Any) -> None:
+    counts = {"gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 2}
+    spans = [span("2026-02-26T10:00:00", time, **counts)]
+    with pytest.raises(InputError, match="no end time"):
+        read_spans(write(tmp_path, "s.json", {"spans": spans}))
