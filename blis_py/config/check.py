@@ -21,6 +21,8 @@ from blis_py.errors import InputError
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)"
 
+_NOT_IN_NAMES = ("/", "\\", ".", ":", "=", ",")
+"""Signs with a meaning in keys, targets and names of files."""
 TRACE_ONLY = (
     *("trace_header", "trace_format", "columns", "time_unit", "hash_block_size", "tokenizer"),
     *("time_scale", "limit", "skip_bad_rows", "as_recorded", "slo_shares", "client_timeout_s"),
@@ -151,6 +153,10 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
     names = [pool.name for pool in pools]
     if "" in names:
         raise layers.error(f"pool {names.index('')} has no name", "pools", fix="write - {name: …, count: …}")
+    for name in names:
+        if not name.isprintable() or name != name.strip() or any(sign in name for sign in _NOT_IN_NAMES):
+            fix = f"leave out {' '.join(_NOT_IN_NAMES)}, control characters, and spaces around it"
+            raise layers.error("not a name of a pool", "pools", value=name, fix=fix)
     if len(set(names)) < len(names):
         raise layers.error("two pools have the same name", "pools", value=names, fix="rename one")
     key = "pools" if config.pools else "disaggregation.prefill_instances"

@@ -123,7 +123,7 @@ def split_xpyd(text: str) -> tuple[int, int, int]:
     Raises:
         InputError: it is neither.
     """
-    match = re.fullmatch(r"(\d{1,5})p(\d{1,5})d|(\d{1,5})", text.strip())
+    match = re.fullmatch(r"(\d{1,5})p(\d{1,5})d|(\d{1,5})", text.strip(), re.ASCII)
     counts = tuple(int(part or 0) for part in match.groups()) if match else ()
     if len(counts) != 3 or not (counts[2] or counts[0] * counts[1]):
         fix = "write 2p1d, or a number of instances that do both"

@@ -23,7 +23,7 @@ LOOPS = ("synchronous", "asynchronous")
 """Loops of the scheduler, to one of which an entry may be limited with the key `loop`."""
 _HAS_NO_MEANING_ELSEWHERE = {"scheduler.late_length_stops": "asynchronous"}
 """Settings of one loop by themselves."""
-_RELEASE = re.compile(r"([a-z]+)-(\d+\.\d+(?:\.\d+)?)(?:rc\d+)?(?:\.\w+)*")
+_RELEASE = re.compile(r"([a-z]+)-(\d+\.\d+(?:\.\d+)?)(?:rc\d+)?(?:\.\w+)*", re.ASCII)
 Release = tuple[int, ...]
 
 

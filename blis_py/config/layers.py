@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from blis_py.core.checks import choices_of
+from blis_py.core.flag_texts import decimal
 from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.files.paths import check_text
@@ -227,7 +228,7 @@ def _coerce_one(value: Any, hint: Any) -> Any:
         return {check_text(str(key)): coerce(item, get_args(hint)[1]) for key, item in value.items()}
     if hint is float and not isinstance(value, bool):
         try:
-            return float(value)
+            return decimal(value) if isinstance(value, str) else float(value)
         except (TypeError, ValueError, OverflowError):
             pass
     elif isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):

@@ -18,7 +18,7 @@ def numbers(name: str, text: str) -> list[float]:
         InputError: anything else.
     """
     try:
-        return [float(part) for part in text.split(",")]
+        return [decimal(part) for part in text.split(",")]
     except ValueError:
         raise InputError("must be numbers", key=name, value=text, fix="write 1,2.5,3") from None
 
@@ -36,7 +36,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
 
 
 def pairs(
-    what: str, example: str, sign: str = "=", read: Callable[[str], Any] = float
+    what: str, example: str, sign: str = "=", read: Callable[[str], Any] | None = None
 ) -> Callable[[str, str], dict[str, Any]]:
     """A reader of comma-separated pairs, each name once.
 
@@ -44,7 +44,7 @@ def pairs(
         what: "each class once with its share".
         example: a text that is right.
         sign: between name and value.
-        read: of a value; raises ValueError if it is none.
+        read: of a value, by default a number; raises ValueError if it is none.
     """
 
     def pairs_of(name: str, text: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def pairs(
         for part in text.split(","):
             label, between, value = (piece.strip() for piece in part.partition(sign))
             try:
-                known = read(value)
+                known = (read or decimal)(value)
             except ValueError:
                 between = ""
             if not between or not label or label in pairs:
@@ -69,9 +69,20 @@ def digits(text: str) -> int:
     Raises:
         ValueError: anything else.
     """
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise ValueError(text)
     return int(text)
+
+
+def decimal(text: str) -> float:
+    """A number in the digits 0 to 9.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if not text.isascii():
+        raise ValueError(text)
+    return float(text)
 
 
 def word(text: str) -> str:

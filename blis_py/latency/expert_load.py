@@ -104,7 +104,7 @@ def _rows(path: Path, experts: int) -> Iterator[tuple[str, str, int, float]]:
     layered = "layer" in header_of(path)
     for line, cells in table_rows(path, ["layer"] * layered + ["expert", "tokens"]):
         place, (expert, tokens) = f"{path}:{line}", cells[-2:]
-        index = int(expert) if expert.strip().isdecimal() else experts
+        index = int(expert) if expert.isascii() and expert.strip().isdecimal() else experts
         if index >= experts:
             fix = f"the experts of this model are 0 to {experts - 1}"
             raise InputError("no such expert", file=place, key="expert", value=expert[:80], fix=fix)

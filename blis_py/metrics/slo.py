@@ -28,6 +28,7 @@ _OF_BLIS = ("ttft", "itl", "e2e")
 """Targets that a workload or a trace of BLIS states."""
 _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 _DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ns|us|µs|ms|s)"
+_LEAST_PERCENTILE = 50
 _STAT = r"\.(?P<stat>mean|median|min|max|std|p\d+(?:\.\d+)?)=(?P<limit>.+)"
 
 
@@ -158,13 +159,16 @@ def parse_slo(text: str) -> SloCheck:
     """
     key = "--slo"
     either = "|".join(map(re.escape, names()))
-    match = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""))
+    match = re.fullmatch(
+        rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""), re.ASCII
+    )
     if match is None:
         fix = "write [CLASS.]METRIC.STAT=LIMIT, such as ttft.p99=500ms or critical.e2e.mean=2s"
         raise InputError("not an SLO", key=key, value=text, fix=fix)
     stat = match["stat"]
-    if stat.startswith("p") and float(stat[1:]) > 100:
-        raise InputError("no such percentile", key=key, value=text, fix="use p0 to p100")
+    if stat.startswith("p") and not _LEAST_PERCENTILE <= float(stat[1:]) <= 100:
+        fix = "use p50 to p100, such as p99: a limit on a lower one leaves most requests without"
+        raise InputError("no percentile for a limit", key=key, value=text, fix=fix)
     metric = named(match["metric"])
     assert metric is not None  # as it is one of the names
     return SloCheck(
@@ -292,7 +296,7 @@ def _limit(text: str, unit: Unit, *, key: str, given: str) -> float:
     """A limit from text: of a time in ns, else in the unit, whose name may follow."""
     if unit.is_time:
         return _positive_ns(text, key=key, given=given)
-    number = re.fullmatch(rf"(\d+(?:\.\d*)?|\.\d+)(?:{re.escape(unit.name)})?", text)
+    number = re.fullmatch(rf"(\d+(?:\.\d*)?|\.\d+)(?:{re.escape(unit.name)})?", text, re.ASCII)
     if number is None or not (limit := float(number[1]) * unit.scale) > 0:
         fix = f"write it like 0.5{unit.name}"
         raise InputError("the limit must be a positive number", key=key, value=given, fix=fix)
@@ -301,7 +305,7 @@ def _limit(text: str, unit: Unit, *, key: str, given: str) -> float:
 
 def _positive_ns(text: str, *, key: str, given: str) -> int:
     fix = "write it like 500us, 250ms or 2s"
-    match = re.fullmatch(_DURATION, text)
+    match = re.fullmatch(_DURATION, text, re.ASCII)
     if match is None:
         raise InputError("the limit must be a positive time", key=key, value=given, fix=fix)
     try:

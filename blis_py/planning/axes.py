@@ -13,6 +13,7 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.models import KIND_SECTIONS, NAMES, RunConfig
 from blis_py.config.paths import from_folder
 from blis_py.config.pools import PoolSection
+from blis_py.core.flag_texts import decimal
 from blis_py.errors import InputError
 from blis_py.files.paths import check_text, full_path
 from blis_py.files.yaml_files import load_mapping, parse_yaml
@@ -93,7 +94,12 @@ def layouts(text: str) -> list[str]:
     word, colon, number = text.partition(":")
     if word.strip() != "auto":
         return [text]
-    if not colon or not number.strip().isdecimal() or not 2 <= int(number) <= _MAX_LAYOUTS:
+    if (
+        not colon
+        or not number.isascii()
+        or not number.strip().isdecimal()
+        or not 2 <= int(number) <= _MAX_LAYOUTS
+    ):
         fix = f"write auto:4, with 2 to {_MAX_LAYOUTS} instances"
         raise InputError("needs a number of instances", key="xpyd", value=text, fix=fix)
     count = int(number)
@@ -219,12 +225,12 @@ def _range(part: str, key: str, text: str) -> Iterator[int | float]:
 
 
 def _number(text: str) -> int | float:
-    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+    return int(text) if text.lstrip("+-").isdecimal() else decimal(text)
 
 
 def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        return math.isfinite(decimal(text))
     except ValueError:
         return False
 

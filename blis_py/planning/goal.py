@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blis_py.config.models import RunConfig
+from blis_py.core.flag_texts import decimal
 from blis_py.errors import InputError
 from blis_py.metrics.load import SATURATED
 from blis_py.metrics.registry import METRICS
@@ -236,7 +237,7 @@ def parse_at_least(texts: Iterable[str]) -> dict[str, float]:
         if name not in AT_LEAST:
             raise InputError("unknown figure", key=key, value=part, fix=f"use {', '.join(AT_LEAST)}")
         try:
-            value = float(number)
+            value = decimal(number)
         except ValueError:
             value = math.nan
         if not 0 < value < math.inf:
@@ -278,7 +279,7 @@ def parse_share(text: str, *, key: str, shown: str | None = None) -> float:
         InputError: neither form.
     """
     try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        share = decimal(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:

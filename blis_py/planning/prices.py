@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from blis_py.config.layers import did_you_mean
+from blis_py.core.flag_texts import decimal
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.files.profiles import known_names, squeeze, stem_of
@@ -79,7 +80,7 @@ def parse_prices(texts: Iterable[str]) -> dict[str, float]:
     for pair in (part for text in texts for part in text.split(",")):
         name, equals, number = (part.strip() for part in pair.partition("="))
         try:
-            price = float(number.removeprefix("$"))
+            price = decimal(number.removeprefix("$"))
         except ValueError:
             price = math.nan
         if not equals or not name or not 0 < price < _MAX or name in prices:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from blis_py.core.bounds import clock_ns
+from blis_py.core.flag_texts import decimal
 from blis_py.errors import InputError
 from blis_py.requests.table import Ints
 
 LONGEST_NS = 30 * 86_400 * 10**9
 """Longest pause, one month; sums of many pauses stay within the clock."""
 _UNITS_NS = {"us": 1_000, "µs": 1_000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>us|µs|ms|s|m|h)")
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>us|µs|ms|s|m|h)", re.ASCII)
 _LAWS = {
     "constant": ("value",),
     "exponential": ("mean", "min", "max"),
@@ -92,7 +93,7 @@ def think_time(text: str) -> ThinkTime:
 
 def _number(text: str, refuse: Callable[[str], InputError]) -> float:
     try:
-        number = float(text)
+        number = decimal(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):

@@ -75,7 +75,7 @@ def read_trace(
 def _part(path: Path, reading: Reading) -> Path:
     """The file's path without the number of the run."""
     name, hash, number = path.name.rpartition("#")
-    if hash and number.isdecimal() and not exists(path):
+    if hash and number.isascii() and number.isdecimal() and not exists(path):
         reading.part = int(number)
         return path.with_name(name)
     return path

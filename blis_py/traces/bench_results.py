@@ -37,7 +37,11 @@ def read_vllm_lines(path: Path, reading: Reading) -> RequestTable:
 
 
 def read_vllm_sweep(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
-    """The requests of one run of the summary of `vllm bench sweep`; `FILE#1` is the second."""
+    """The requests of one run of the summary of `vllm bench sweep`; `FILE#1` is the second.
+
+    Raises:
+        InputError: the run is not an object, or was saved without its requests.
+    """
     run = reading.chosen(document, path, "runs")
     if not isinstance(run, dict):
         raise InputError("not a JSON object", file=path, key=f"[{reading.part or 0}]")

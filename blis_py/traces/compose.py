@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.flag_texts import decimal
 from blis_py.errors import InputError
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 
@@ -75,7 +76,7 @@ def scales(text: str | None, count: int) -> list[float]:
     if text is None:
         return [1.0] * count
     try:
-        numbers = [float(part) for part in text.split(",")]
+        numbers = [decimal(part) for part in text.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) != count or not all(0 < number < float("inf") for number in numbers):

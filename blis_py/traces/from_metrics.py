@@ -86,7 +86,7 @@ def engine(metrics: Metrics, window_s: float) -> tuple[dict[str, Any], list[str]
         notes += remarks
     settings: dict[str, Any] = {"latency": {"model": "linear", "linear": {"gpu": gpu}}}
     blocks, size = metrics.labels.get("num_gpu_blocks", ""), metrics.labels.get("block_size", "")
-    if blocks.isdecimal() and size.isdecimal():
+    if f"{blocks}{size}".isascii() and blocks.isdecimal() and size.isdecimal():
         settings["scheduler"] = {"num_kv_blocks": int(blocks), "block_size": int(size)}
     return settings, notes
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
+import pandas as pd
 import pytest
+
+from blis_py.cli import main
 
 Blis = Callable[..., tuple[int, str, str]]
 MODEL = ("run", "--model", "llama-3.1-70b", "--seed", "1")
@@ -51,7 +55,9 @@ def test_a_finite_rate_is_a_rate(blis: Blis) -> None:
         ),
         (("--rate", "2", "--request-rate", "3"), "--request-rate: disagrees with --rate"),
         (("--dataset-name", "sharegpt"), "or give them with --trace"),
-        (("--random-range-ratio", "0.5"), "--random-range-ratio: is a flag of vLLM"),
+        (("--random-range-ratio", "1.5"), "--random-range-ratio: must be from 0 to 1"),
+        (("--random-range-ratio", '{"input": 0.5}'), "--random-range-ratio: must be from 0 to 1"),
+        (("--length-law", "uniform", "--prompt-tokens", "9"), "has no effect on uniform lengths"),
         (("--random-input-len", "9", "--prompt-tokens", "8"), "--random-input-len: disagrees with"),
         (("--burstiness", "0"), "--burstiness: must be positive"),
         (("--ramp-up-strategy", "linear"), "--ramp-up-strategy: is a flag of vLLM"),
@@ -90,3 +96,24 @@ def test_the_random_data_set_of_the_benchmark_is_requests_of_one_length(blis: Bl
 def test_of_a_length_beyond_the_usual_ones_are_the_bounds_too(blis: Blis) -> None:
     long = blis(*MODEL, "--tp", "4", "--num-requests", "3", "--random-input-len", "9000", "--format", "vllm")
     assert json.loads(long[1])["total_input_tokens"] == 27000
+
+
+@pytest.mark.parametrize(
+    ("flags", "prompts", "outputs"),
+    [
+        (("--random-range-ratio", "0.2"), (80, 120), (40, 60)),
+        (("--random-range-ratio", '{"input": 0.1, "output": 0}'), (90, 110), (50, 50)),
+        (("--random-range-ratio", "0.2", "--backend", "sglang-oai"), (20, 100), (10, 50)),
+        (("--random-range-ratio", "0"), (100, 100), (50, 50)),
+    ],
+)
+def test_random_lengths_are_uniform_in_the_range_of_the_benchmark(
+    tmp_path: Path, flags: tuple[str, ...], prompts: tuple[int, int], outputs: tuple[int, int]
+) -> None:
+    sizes = ("--random-input-len", "100", "--random-output-len", "50", "--num-requests", "400")
+    words = ("run", "--model", "llama-3.1-8b", *sizes, *flags, "--no-cross-check", "--no-plots")
+    assert main([*words, "--rate", "100", "--out", str(tmp_path / "run")]) == 0
+    rows = pd.read_csv(tmp_path / "run" / "requests.csv")
+    for column, (least, most) in (("prompt_tokens", prompts), ("output_tokens", outputs)):
+        assert rows[column].between(least, most).all()
+        assert rows[column].mean() == pytest.approx((least + most) / 2, rel=0.06)

@@ -17,6 +17,19 @@ _NEAR = 0.75
 """Similarity from which an unknown flag is taken for a misspelt one."""
 _SYNONYMS = {"--num-requests": "--num-prompts", "--num-prompts": "--num-requests"}
 """Flags of one meaning, in commands of the simulator and of vLLM's benchmark."""
+_NAMES_AND_PLACES = (
+    "FILE",
+    "DIR",
+    "FOLDER",
+    "PATH",
+    "NAME",
+    "STEPLOG",
+    "SOURCE",
+    "TARGET",
+    "URL",
+    "KEY",
+    "ID",
+)
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
@@ -44,11 +57,21 @@ def parse(words: Sequence[str], groups: Sequence[Group]) -> Flags | None:
             values = [value] if equals else _values(name, flag, left, flags)
             if flag.kind is bool and equals:
                 raise InputError(f"option {name!r} does not take a value")
+            _check_digits(name, flag, values)
             given[name] = _merged(given.get(name, ()), _converted(name, flag.kind, values), flag.kind)
         else:
             standing.append(word)
     given |= _placed(standing, [flag for name, flag in flags.items() if not name.startswith("-")])
     return {name: given[name] for name in flags if name in given}
+
+
+def _check_digits(name: str, flag: Flag, values: list[str]) -> None:
+    """Refuse digits other than 0 to 9, which Python would read, in values that are not names or places."""
+    if flag.metavar in _NAMES_AND_PLACES or flag.kind is bool:
+        return
+    for value in values:
+        if any(letter.isdecimal() and not letter.isascii() for letter in value):
+            raise InputError("has other digits than 0 to 9", key=name, value=value, fix="write 0 to 9")
 
 
 def unknown_flag(word: str, known: Collection[str]) -> InputError:
@@ -108,6 +131,8 @@ def _converted(name: str, kind: Any, values: list[str]) -> list[Any]:
     if kind not in _KINDS:
         return values
     try:
+        if any(not value.isascii() for value in values):
+            raise ValueError
         return [kind(value) for value in values]
     except ValueError:
         raise InputError(f"must be {_KINDS[kind]}", key=name, value=values[-1]) from None

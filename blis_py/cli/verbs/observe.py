@@ -165,7 +165,9 @@ def _range(flags: Flags, *, chat: bool) -> tuple[int, int] | None:
     if chat:
         raise InputError("chat needs texts", key="--prompt-ids", fix="use --api-format completions")
     low, colon, high = text.partition(":")
-    if not (colon and low.isdecimal() and high.isdecimal() and int(low) < int(high)):
+    if not (
+        colon and f"{low}{high}".isascii() and low.isdecimal() and high.isdecimal() and int(low) < int(high)
+    ):
         raise InputError("must be a range of ids", key="--prompt-ids", value=text, fix="write 1000:30000")
     return int(low), int(high)
 

@@ -95,6 +95,7 @@ def plan(flags: Flags) -> None:
         raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
     if {"--max-rate", "--trials"} <= flags.keys():
         raise InputError("does not apply to --max-rate", key="--trials", fix="drop it")
+    _check_layouts(flags)
     study = study_of(flags)
     with under_way() as line:
         result = find_plan(
@@ -126,13 +127,20 @@ def plan(flags: Flags) -> None:
             result.save(flags["--out"], force="--force" in flags, plots="--no-plots" not in flags)
 
 
-def _layouts(flags: Flags, result: Plan) -> Layouts | None:
-    """The comparison with prefill and decode apart, if it is wanted."""
-    choice = flags.get("--disaggregate")
-    if choice is None:
-        return None
+def _check_layouts(flags: Flags) -> None:
+    """
+    Raises:
+        InputError: no comparison that is known.
+    """
+    choice = flags.get("--disaggregate", "auto")
     if choice != "auto":
         raise InputError("unknown value", key="--disaggregate", value=choice, fix="use auto")
+
+
+def _layouts(flags: Flags, result: Plan) -> Layouts | None:
+    """The comparison with prefill and decode apart, if it is wanted."""
+    if "--disaggregate" not in flags:
+        return None
     from blis_py.planning.api import running
     from blis_py.planning.disaggregate import layouts_of
     from blis_py.planning.prices import Prices, parse_prices

@@ -85,7 +85,7 @@ def _error(kind: str) -> ApiError:
     if kind in KINDS:
         status, message = KINDS[kind]
         return ApiError(status, message, retry_after_s=1 if status in (429, 503) else None)
-    if kind.isdecimal() and 400 <= int(kind) < 600:
+    if kind.isascii() and kind.isdecimal() and 400 <= int(kind) < 600:
         return ApiError(int(kind), f"injected: status {kind}")
     known = ", ".join(KINDS)
     return ApiError(400, f"unknown failure {kind!r}: use {known}, or a status", "X-Return-Error")

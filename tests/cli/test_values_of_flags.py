@@ -1,0 +1,60 @@
+"""Values of flags are checked before any work, and are what they look like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from blis_py.cli import main
+
+RUN = ("run", "--model", "llama-3.1-8b", "--num-requests", "2")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        *(("--xpyd", "٣p1d"), ("--rate", "٣"), ("--tp", "٢"), ("--horizon", "٣s"), ("--goodput", "ttft:٥")),
+        *(("--slo-shares", "critical=٠"), ("--time-scale", "²"), ("--prompt-tokens", "५"), ("--seed", "৭")),
+        *(("--slo", "ttft.p٩٩=5s"), ("--think-time-dist", "constant:value=٨s"), ("--num-requests", "１")),
+    ],
+)
+def test_numbers_have_the_digits_0_to_9(capsys: pytest.CaptureFixture[str], flag: str, value: str) -> None:
+    assert main([*RUN, flag, value]) == 2
+    assert flag in capsys.readouterr().err
+
+
+def test_numbers_of_files_have_the_digits_0_to_9(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for key, value in (("workload", {"rate": "٣"}), ("disaggregation", {"xpyd": "٣p1d"}), ("horizon", "٣s")):
+        path = tmp_path / "c.yaml"
+        path.write_text(yaml.safe_dump({"model": "llama-3.1-8b", key: value}))
+        assert main(["run", "--config", str(path)]) == 2
+        assert "٣" in capsys.readouterr().err or value == {"rate": "٣"}
+
+
+@pytest.mark.parametrize("stat", ["p9", "p0", "p49.9", "p100.1", "p999"])
+def test_a_limit_is_on_a_percentile_of_most_requests(capsys: pytest.CaptureFixture[str], stat: str) -> None:
+    assert main([*RUN, "--slo", f"ttft.{stat}=5s"]) == 2
+    assert "use p50 to p100, such as p99" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a.b", "a/b", "a\\b", "a\x01b", "a\nb", " a", "a\u202eb", "a:b", "a=b"])
+def test_pools_have_names_for_keys_and_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    pools = [{"name": name, "count": 1}, {"name": "other", "count": 1}]
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"model": "llama-3.1-8b", "pools": pools}))
+    assert main(["run", "--config", str(tmp_path / "c.yaml"), "--num-requests", "2"]) == 2
+    assert "not a name of a pool" in capsys.readouterr().err
+
+
+def test_a_plan_checks_its_flags_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("blis_py.planning.api.plan", work)
+    assert main(["plan", "--model", "llama-3.1-8b", "--slo", "ttft.p99=5s", "--disaggregate", "x"]) == 2
+    assert "--disaggregate: unknown value (found 'x'); use auto" in capsys.readouterr().err
