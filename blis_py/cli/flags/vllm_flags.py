@@ -227,7 +227,7 @@ def _range(flags: Flags, side: str, tokens: int) -> tuple[int, int]:
         raise InputError("must be from 0 to 1", key=_RANGE, value=flags[_RANGE], fix=fix)
     if sglang:
         return max(int(tokens * ratio), 1), tokens
-    return max(math.floor(tokens * (1 - ratio)), 1), math.ceil(tokens * (1 + ratio))
+    return max(math.floor(round(tokens * (1 - ratio), 6)), 1), math.ceil(round(tokens * (1 + ratio), 6))
 
 
 def _ratio(text: str, side: str) -> float | None:
