@@ -9,6 +9,7 @@ from blis_py.figures.facts import foot
 from blis_py.pages._numbers import number, percent
 from blis_py.pages.commands import configuration, run_again
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table, Tile, figure
+from blis_py.planning.report_text import DIFFER
 
 FILE = "plan.json"
 
@@ -22,13 +23,17 @@ def report(plan: Mapping[str, Any], answer: Sequence[str], scripts: Mapping[str,
         scripts: start scripts by file name.
     """
     settings = plan.get("config") or {}
-    first, *others = answer or [""]
+    doubts = [line for line in answer if line.startswith(DIFFER)]
+    first, *others = [line for line in answer if line not in doubts] or [""]
     return Document(
         title=plan["best"]["what"],
         kind="Plan",
         subtitle=foot(settings),
         verdict=Cell(first[:1].upper() + first[1:], tone="good" if plan["holds"] else "bad"),
-        findings=[Cell(line.strip(), tone=_tone(line)) for line in others],
+        findings=[
+            *(Cell(line, tone="bad") for line in doubts),
+            *(Cell(line.strip(), tone=_tone(line)) for line in others),
+        ],
         sections=list(_sections(plan, settings, scripts)),
         data={FILE: plan},
     )

@@ -26,6 +26,9 @@ DOLLARS, GPUS = "dollars per hour", "GPUs"
 LineCallback = Callable[[str], None]
 """Callback with a line on the progress of the search."""
 
+_NOT_FOR_SIZING = "trained-physics"
+"""Latency model that is kept for parity with BLIS, whose default it is."""
+
 
 class Space:
     """Candidates by line and size, with their runs.
@@ -214,10 +217,23 @@ class Space:
             line, size = probe
             try:
                 point = {**self.points[line], INSTANCES: self.sizes[size]}
-                self._configs[probe] = drained(self._study.config(point, self._axes))
+                self._configs[probe] = for_sizing(self._study.config(point, self._axes))
             except InputError as error:
                 self._configs[probe] = str(error)
         return self._configs[probe]
+
+
+def for_sizing(config: RunConfig) -> RunConfig:
+    """The configuration of a candidate, `drained`.
+
+    Raises:
+        InputError: it is priced by the published formula only because that is the engine's default.
+    """
+    if config.latency.model == _NOT_FOR_SIZING and "latency.model" not in (config.given or ()):
+        problem = f"{_NOT_FOR_SIZING} is no basis for sizing: it prices prompts below the datasheet's bound"
+        fix = f"use --latency-model trained, or ask for it by name: --latency-model {_NOT_FOR_SIZING}"
+        raise InputError(problem, key="--engine", value=config.engine, fix=fix)
+    return drained(config)
 
 
 def drained(config: RunConfig) -> RunConfig:

@@ -127,9 +127,10 @@ def _trust(ax: Axes, plan: PlanResult) -> None:
     rows: list[tuple[str, float | None, str]] = []
     if tightest is not None and tightest.measured is not None:
         rows.append((plan.config.latency.model, 1 - tightest.slack, ""))
-        for name, own, _, refused in of_models(plan):
+        for model in of_models(plan):
+            own = model.tightest
             used = None if own is None or own.slack == float("-inf") else 1 - own.slack
-            rows.append((name, used, "does not apply" if refused else ""))
+            rows.append((model.name, used, "does not apply" if model.refused else ""))
     ax.set_title("Agreement of the latency models")
     if not rows:
         say(ax, "nothing was measured")

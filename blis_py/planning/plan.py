@@ -13,7 +13,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
-from blis_py.planning._space import INSTANCES, LineCallback, Space, drained
+from blis_py.planning._space import INSTANCES, LineCallback, Space, for_sizing
 from blis_py.planning.axes import Axis, Point, axis
 from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal
@@ -178,7 +178,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
     """
     goal.check(config)
     prices.check(devices_of(config))
-    best = given(drained(config), goal, runner, prices)
+    best = given(for_sizing(config), goal, runner, prices)
     longer = sustained(best.config, goal, runner, best.outcome)
     holds = best.judgement.holds and longer.judgement.holds
     under = drawn(best.config, goal, runner, draws, longer) if holds else Drawn()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
+from typing import NamedTuple
 
 from blis_py.planning.analysis import CHANGE, Case
 from blis_py.planning.goal import THROUGHPUTS, Judgement, Requirement
@@ -18,6 +20,10 @@ SAME_RATE = 0.01
 NAMES = {"compute": "GPU compute", "host": "the host", "KV": "KV cache memory"}
 DISAGREE = 0.25
 """Relative disagreement between latency models from which it is reported."""
+DIFFER = "Latency models differ"
+"""Begin of the line where they differ so much that it comes first."""
+FAR_APART = 1.5
+"""Factor between two latency models above which it is the first line of the answer."""
 
 
 def answer(plan: PlanResult) -> str:
@@ -26,10 +32,15 @@ def answer(plan: PlanResult) -> str:
 
 
 def lines(plan: PlanResult) -> list[str]:
-    """The answer first, then its limits, certainty and provenance."""
+    """The answer first, then its limits, certainty and provenance; before it what puts it in doubt."""
     best = plan.best
     given = _given_load(plan)
-    lines = [f"{_verb(plan)}: {best}{_doubt(plan)}", f"  {_size(best, given)}", *_parts(best)]
+    lines = [
+        *_far_apart(plan),
+        f"{_verb(plan)}: {best}{_doubt(plan)}",
+        f"  {_size(best, given)}",
+        *_parts(best),
+    ]
     lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
     lines += _longer(plan)
     if best.judgement.saturated:
@@ -72,15 +83,43 @@ def why_second(plan: PlanResult) -> str | None:
     return f"{same} and the same latencies; the first one listed is taken"
 
 
-def of_models(plan: PlanResult) -> list[tuple[str, Requirement | None, bool, str | None]]:
-    """Results of the other latency models: name, tightest requirement, whether all targets are met, and the
-    reason if the model does not apply."""
-    tightest = plan.best.judgement.tightest
+class OfModel(NamedTuple):
+    """The answer under another latency model."""
+
+    name: str
+    tightest: Requirement | None
+    """The target that is tightest in the plan."""
+    farthest: Requirement | None
+    """The target whose figure differs most."""
+    factor: float
+    """Larger over smaller of the two figures of that target; infinite if one of them is never reached."""
+    holds: bool
+    refused: str | None
+
+
+def of_models(plan: PlanResult) -> list[OfModel]:
+    """Results of the other latency models, compared on every target."""
+    tightest, mine = plan.best.judgement.tightest, plan.best.judgement.requirements
     rows = []
     for case in plan.models:
-        own = next((r for r in case.judgement.requirements if tightest and r.what == tightest.what), None)
-        rows.append((case.name.removeprefix("model "), own, case.judgement.holds, case.judgement.refused))
+        theirs = {each.what: each for each in case.judgement.requirements}
+        own = theirs.get(tightest.what) if tightest else None
+        pairs = [
+            (_factor(each, theirs[each.what]), theirs[each.what]) for each in mine if each.what in theirs
+        ]
+        factor, farthest = max(pairs, key=lambda pair: pair[0], default=(1.0, None))
+        name = case.name.removeprefix("model ")
+        rows.append(OfModel(name, own, farthest, factor, case.judgement.holds, case.judgement.refused))
     return rows
+
+
+def _factor(one: Requirement, other: Requirement) -> float:
+    """Larger over smaller of two figures of a target."""
+    if one.unit == "share" or not (one.measured or other.measured):
+        return 1.0
+    if not (one.measured and other.measured):
+        return inf
+    return max(one.measured / other.measured, other.measured / one.measured)
 
 
 def _verb(plan: PlanResult) -> str:
@@ -362,19 +401,32 @@ def _price(candidate: Candidate) -> str:
 
 
 def _agreement(plan: PlanResult) -> list[str]:
-    """The other latency models, where one of them contradicts the answer."""
-    tightest = plan.best.judgement.tightest
-    if not plan.models or tightest is None:
-        return []
+    """The other latency models, where one of them contradicts the answer in any target."""
     parts, apart = [], False
-    for name, own, holds, refused in of_models(plan):
-        if refused is not None or own is None or own.measured is None or not tightest.measured:
+    for model in of_models(plan):
+        shown = model.tightest if model.factor <= 1 + DISAGREE else model.farthest
+        if model.refused is not None or shown is None or shown.measured is None:
             continue
-        parts.append(f"{name} {'agrees' if holds == plan.holds else 'does not agree'}: {own}")
-        apart |= holds != plan.holds or abs(own.measured / tightest.measured - 1) > DISAGREE
-    if not parts:
-        return []
+        agrees = model.holds == plan.holds and model.factor <= 1 + DISAGREE
+        parts.append(f"{model.name} {'agrees' if agrees else 'does not agree'}: {shown}")
+        apart |= not agrees
     return [f"Other latency models: {'; '.join(parts)}"] if apart else []
+
+
+def _far_apart(plan: PlanResult) -> list[str]:
+    """Latency models between which a target differs so much that the answer depends on the model."""
+    mine = {each.what: each for each in plan.best.judgement.requirements}
+    return [
+        f"{DIFFER}{f' by {model.factor:.1f} ×' if model.factor < inf else ''}: {mine[model.farthest.what]}; "
+        f"by {model.name} {_digits_of(model.farthest)}"
+        for model in of_models(plan)
+        if model.refused is None and model.farthest is not None and model.factor > FAR_APART
+    ]
+
+
+def _digits_of(requirement: Requirement) -> str:
+    """The figure of a target without the target."""
+    return str(requirement).removeprefix(requirement.title).partition(" (target")[0].strip()
 
 
 def _searched(plan: PlanResult) -> str:

@@ -7,7 +7,7 @@ would be missed, the run gets a note. The cost is a small share of the run itsel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from blis_py.api import Simulation
@@ -23,6 +23,10 @@ a GPU's datasheet allows, so it would contradict nearly every run."""
 OWN_TRUTH = ("fitted", "linear")
 """Models whose step times were measured on the engine itself, or given: no formula is better."""
 TOLERANCE = 0.25
+FAR_APART = 1.5
+"""Factor between two models above which a note stands before the result."""
+DIFFER = "latency models differ"
+"""Begin of such a note."""
 SHARE = 0.04
 """Share of the requests, for each of the two simulations."""
 MIN, FREE, MAX = 50, 200, 2000
@@ -90,9 +94,24 @@ def _note(
     stated = [*_targets(whole, own, other), *_figures(own, other)]
     if not stated:
         return None
+    factor = _factor(own, other)
+    begin = f"{DIFFER} by {factor:.1f} ×, {name}" if factor > FAR_APART else name
     return (
-        f"{name} says otherwise{where}: {'; '.join(stated[:_MAX_FIGURES])} (--cross-check for the whole run)"
+        f"{begin} says otherwise{where}: {'; '.join(stated[:_MAX_FIGURES])} (--cross-check for the whole run)"
     )
+
+
+def _factor(own: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Largest factor between two models of a requested figure."""
+    mine, theirs = _compared_figures(own), _compared_figures(other)
+    ratios = [theirs[name][0] / mine[name][0] for name in mine.keys() & theirs.keys()]
+    return max((max(ratio, 1 / ratio) for ratio in ratios if ratio), default=1.0)
+
+
+def split(notes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Notes on models that are far apart, which come before the result, and all others."""
+    far = tuple(note for note in notes if note.startswith(DIFFER))
+    return far, tuple(note for note in notes if note not in far)
 
 
 def _targets(whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

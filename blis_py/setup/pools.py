@@ -17,6 +17,7 @@ from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.hardware.capacity import rank_block_bytes
 from blis_py.latency.base import LatencyModel
+from blis_py.latency.datasheet_bound import bound_notes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
 from blis_py.setup._capacity import layout_of
@@ -28,6 +29,17 @@ from blis_py.setup.step_times import check_delays, step_times
 if TYPE_CHECKING:
     from blis_py.cluster.instances.kinds import KindOfRequests
     from blis_py.cluster.topology import Pool
+
+
+def _faster_than_hardware(
+    served: Deployment, latency: LatencyModel, scheduler: SchedulerConfig, demand: Demand
+) -> tuple[str, ...]:
+    """Notes on prices below the datasheet's bound, for the longest prompt that is served."""
+    if demand.kinds:
+        return ()
+    prompt_tokens = min(int(demand.table.prompt_tokens.max(initial=0)), scheduler.max_model_len)
+    budget = scheduler.max_num_batched_tokens
+    return bound_notes(latency, served.shape, served.gpu, served.config.tp, prompt_tokens, budget)
 
 
 def deployed_pool(pool: PoolSection, config: RunConfig) -> Deployment:
@@ -86,6 +98,7 @@ class PoolSetup:
         by_operators = hasattr(latency, "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
         hardware_notes = (*served.sequence_notes(), *shape_notes, *link_notes(served.gpu, config.tp))
+        hardware_notes += _faster_than_hardware(served, latency, scheduler, demand)
         block_bytes = rank_block_bytes(served.shape, layout_of(config), scheduler.block_size) * config.tp
         kv = block_bytes, served.shape.cached_layers
         return cls(section, config, scheduler, latency, served.capacity, *kv, hardware_notes, host_notes)

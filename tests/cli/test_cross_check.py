@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -87,10 +88,18 @@ def test_a_run_warns_where_other_models_differ_by_more_than_a_quarter(blis: Blis
     code, out, err = blis(*LONG, *OTHERWISE)
     assert code == 0, err
     warnings = otherwise(err)
-    assert [line.split()[1] for line in warnings] == ["trained", "roofline"]
+    assert [line.split(" says ")[0].split()[-1] for line in warnings] == ["trained", "roofline"]
     assert all("TTFT mean" in line and "+" in line for line in warnings)
     assert [f"note: {note}" for note in json.loads(out)["notes"] if "otherwise" in note] == warnings
     assert not otherwise(blis(*LONG)[2]), "trained and roofline are within a quarter of each other here"
+
+
+def test_a_large_difference_between_models_comes_before_the_result(blis: Blis) -> None:
+    code, out, err = blis(*LONG, *OTHERWISE)
+    assert code == 0, err
+    assert re.match(r"latency models differ by \d\.\d ×, trained says otherwise", json.loads(out)["notes"][0])
+    table = blis(*LONG, *OTHERWISE, "--format", "table")
+    assert table[0] == 0
 
 
 def test_what_is_requested_is_what_is_compared(blis: Blis) -> None:

@@ -77,6 +77,7 @@ def test_a_plan_in_words() -> None:
         )
     )
     assert report == [
+        "Latency models differ by 1.9 ×: p99 TTFT 80 ms (target 100 ms); by roofline 150 ms",
         "Cheapest configuration that meets all targets: 2 instances of llama-3.1-8b on h100 TP1 "
         "(confidence 62 %)",
         "  2 GPUs, $7.20 an hour; $2.00 per million output tokens, $0.50 per million tokens in all",

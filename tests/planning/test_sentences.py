@@ -14,6 +14,7 @@ from blis_py.planning.report_text import (
     _added,
     _agreement,
     _duration,
+    _far_apart,
     _in_vain,
     _needed,
     _offered,
@@ -234,10 +235,33 @@ def test_other_models_are_named_where_one_of_them_contradicts() -> None:
     assert _agreement(close) == []
     apart = plan(models=(case("model roofline", measured=5.0), case("model linear", False, 140.0)))
     (line,) = _agreement(apart)
-    assert line.startswith("Other latency models: roofline agrees: ")
+    assert line.startswith("Other latency models: roofline does not agree: ")
     assert "; linear does not agree: " in line
     refused = Case("model fitted", Judgement(False, refused="no"), JobOutcome())
     assert _agreement(plan(models=(refused,))) == []
+
+
+def test_agreement_is_on_every_target_and_a_large_difference_comes_first() -> None:
+    """TTFT is the tightest target and alike; TPOT differs sixfold and meets its target all the same."""
+
+    def both(ttft: float, tpot: float) -> Judgement:
+        return Judgement(True, (*needs(ttft).requirements, *needs(tpot, "tpot.mean").requirements))
+
+    other = Case("model roofline", both(92.0, 60.0), JobOutcome())
+    found = plan(best=candidate(judgement=both(90.0, 10.0)), models=(other,))
+    assert _far_apart(found) == [
+        "Latency models differ by 6.0 ×: mean TPOT 10 ms (target 100 ms); by roofline 60 ms"
+    ]
+    assert _agreement(found) == [
+        "Other latency models: roofline does not agree: mean TPOT 60 ms (target 100 ms)"
+    ]
+    never = Case(
+        "model roofline", Judgement(False, (Requirement("ttft.p99", 100.0, None, "ms", -9.0),)), JobOutcome()
+    )
+    (line,) = _far_apart(plan(models=(never,)))
+    assert line.startswith("Latency models differ: ")
+    alike = plan(models=(case("model roofline", measured=70.0),))
+    assert _far_apart(alike) == [] != _agreement(alike)
 
 
 def standing(tried: bool, *names: str) -> Any:

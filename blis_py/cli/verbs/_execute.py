@@ -64,16 +64,20 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     if reruns is not None:
         with Progress(sys.stderr) as progress:
             result.intervals = reruns.intervals(progress)
+    far_apart: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     if "--cross-check" in flags:
         from blis_py.sensitivity.cross_check import cross_check
 
         with Progress(sys.stderr) as progress:
             result.cross_check = cross_check(simulation, result.summary, progress)
     elif "--no-cross-check" not in flags:
-        from blis_py.sensitivity.disagreement import disagreements
+        from blis_py.sensitivity.disagreement import disagreements, split
 
-        result.notes += disagreements(simulation, result)
-    own = result.notes[len(simulation.notes) :]
+        far_apart, others = split(disagreements(simulation, result))
+    own = (*result.notes[len(simulation.notes) :], *others)
+    result.notes = (*far_apart, *result.notes, *others)
+    _print_notes(far_apart)
     if style != "table":
         _print_notes(own)
     show_and_write(result, style, flags)
