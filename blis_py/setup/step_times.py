@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from blis_py import latency
+from blis_py.config.engine import names
 from blis_py.config.implied import from_preset
 from blis_py.config.latency import LatencySection
 from blis_py.config.models import PLAIN_ENGINE, RunConfig
@@ -44,6 +45,7 @@ def step_times(
         measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
         beside = scheduler.async_scheduling or measured_on_gpu
         model = with_host_work(model, masks, scan_ns, masks_beside=beside)
+    beyond_notes += tuple(_unused_corrections(served.config))
     return model, (*beyond_notes, *_of_experts(served, load), *mask_notes, *scan_notes)
 
 
@@ -164,6 +166,16 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
 
     step_us, seq_us, most = (*gap_us, 0.0, 0.0, 0.0)[:3]
     return ServerTerms(scale, step_us * 1e3, seq_us * 1e3, int(most))
+
+
+def _unused_corrections(config: RunConfig) -> Iterator[str]:
+    """A note where an engine file corrects step times of another latency model."""
+    settings, bare = config.latency, LatencySection()
+    keys = ("step_scale", "step_gap_us")
+    corrected = [key for key in keys if getattr(settings, key) != getattr(bare, key)]
+    if corrected and settings.model != "trained" and config.engine not in names():
+        which = " and ".join(f"latency.{key}" for key in corrected)
+        yield f"{which} of {config.engine} correct `trained` alone, and not {settings.model}"
 
 
 def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tuple[str, ...]:

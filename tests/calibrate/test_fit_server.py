@@ -373,3 +373,14 @@ def test_the_round_trip_that_a_client_measured_is_not_taken_for_a_front_end(tmp_
     with pytest.raises(InputError, match="is longer than the shortest TTFT"):
         at_the_server(times, trace)
     assert at_the_server(times, tmp_path / "other.csv")[1] == 0.0
+
+
+def test_a_file_under_another_latency_model_says_that_its_corrections_do_not_count(
+    found: ServerFit, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(engine_file(planted("gap_us", found)[0], build(model="llama-3.1-8b").config))
+    load = {"model": "llama-3.1-8b", "engine": str(path), "num_requests": 3}
+    notes = run(**load, latency_model="roofline").notes
+    assert any("latency.step_gap_us of" in note and "not roofline" in note for note in notes)
+    assert not any("correct `trained` alone" in note for note in run(**load).notes)
