@@ -33,9 +33,9 @@ _MAX_LINES = 12
 def save_curves(
     table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], folder: Path, foot: str = ""
 ) -> list[Path]:
-    """Write `curves.png` and `curves.svg`; none if no run succeeded or nothing was varied."""
+    """Write `curves.png`; nothing if no run succeeded or nothing was varied. Each kind is drawn anew."""
     picture = curves(table, axes, foot)
-    return [] if picture is None else [picture.save(folder / f"curves.{kind}") for kind in ("png", "svg")]
+    return [] if picture is None else [picture.save(folder / "curves.png")]
 
 
 @in_house_style

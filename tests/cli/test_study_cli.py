@@ -62,7 +62,7 @@ def test_csv_and_the_folder_hold_the_same_table(blis: Blis, tmp_path: Path) -> N
     rows = list(csv.DictReader(io.StringIO(out)))
     assert len(rows) == 2 * 2 * 2 * 2
     assert (tmp_path / "s" / "sweep.csv").read_text() == out
-    assert {path.name for path in (tmp_path / "s").iterdir()} >= {"sweep.yaml", "curves.png", "curves.svg"}
+    assert {path.name for path in (tmp_path / "s").iterdir()} >= {"sweep.yaml", "curves.png"}
     pandas, parquet = pytest.importorskip("pandas"), tmp_path / "s" / "sweep.parquet"
     if parquet.exists():
         assert len(pandas.read_parquet(parquet)) == len(rows)

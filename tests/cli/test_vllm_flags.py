@@ -117,3 +117,13 @@ def test_random_lengths_are_uniform_in_the_range_of_the_benchmark(
     for column, (least, most) in (("prompt_tokens", prompts), ("output_tokens", outputs)):
         assert rows[column].between(least, most).all()
         assert rows[column].mean() == pytest.approx((least + most) / 2, rel=0.06)
+
+
+@pytest.mark.parametrize("model", [("--latency-model", "trained-physics"), ("--engine", "blis")])
+def test_expert_parallelism_changes_nothing_under_the_models_of_blis(
+    blis: Blis, model: tuple[str, ...]
+) -> None:
+    words = ("run", "--model", "qwen3-30b-a3b", "--tp", "2", "--num-requests", "3", *model)
+    code, out, err = blis(*words, "--enable-expert-parallel")
+    assert (code, out) == blis(*words)[:2]
+    assert "--enable-expert-parallel has no effect" in err + out

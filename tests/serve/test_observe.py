@@ -440,3 +440,23 @@ def test_lengths_of_prompts_follow_the_count_of_the_server() -> None:
     counting = Counting.of((10, 110), (25, 225))  # 5 of its own, and 2 a word
     assert counting.words(205) == 100
     assert counting.words(1) == 1
+
+
+def test_the_command_line_of_blis_names_the_two_files_of_the_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, data = tmp_path / "h.yaml", tmp_path / "d.csv"
+    with served(ServeSettings(port=0, api_key="k"), ("/instance-0",)) as (service, _):
+        words = ["observe", "--server-url", f"{service.url}/instance-0", "--api-key", "k", *WORK]
+        words += ["--trace-header", str(header), "--trace-data", str(data)]
+        assert main(words) == 0
+        before = data.read_bytes()
+        assert main(words) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert header.read_text().startswith("trace_version")
+    assert data.read_bytes() == before == (tmp_path / "d-observed" / "trace.csv").read_bytes()
+
+
+def test_a_measurement_without_a_place_for_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["observe", "--server-url", "http://127.0.0.1:1", "--trace-data", "d.csv"]) == 2
+    assert "--out: is needed; add --out, or --trace-header and --trace-data" in capsys.readouterr().err

@@ -82,6 +82,7 @@ _IDLE = (
 _RANGE = "--random-range-ratio"
 _STREAM = "--stream-interval"
 _ALL_RANKS = "--enable-expert-parallel"
+_OF_BLIS = ("trained-physics", "roofline")
 _WIDTHS = ("--tp", "--tensor-parallel-size", "--tp-size", "-tp")
 _RANDOM = {"input": 1024, "output": 128}
 """Tokens of the requests of `--dataset-name random`, all alike, by default."""
@@ -144,6 +145,8 @@ def notes(flags: Flags) -> list[str]:
         where = "under --engine blis" if flags.get("--engine") == PLAIN_ENGINE else "with --flow-control"
         meaning = f"{where} --max-concurrency is the limit of BLIS's saturation detector"
         found.append(f"{meaning}; --concurrency limits a client's requests under way")
+    if _ALL_RANKS in flags and _is_blis(flags):
+        found.append(f"{_ALL_RANKS} has no effect on BLIS's latency models, as in BLIS")
     if flags.get(_STREAM, 1) > 1:
         found.append(f"{_STREAM} is taken for 1: ITL is of tokens as they are made, not of chunks of them")
     if "--dp-size" in flags and "--enable-dp-attention" not in flags:
@@ -184,13 +187,19 @@ def settings(flags: Flags) -> list[tuple[str, str, Any]]:
 
 
 def _distributed(flags: Flags) -> Iterator[tuple[str, str, Any]]:
-    """vLLM's expert parallelism is always over all GPUs."""
-    if _ALL_RANKS not in flags:
+    """vLLM's expert parallelism is always over all GPUs; BLIS's latency models do not price it."""
+    if _ALL_RANKS not in flags or _is_blis(flags):
         return
     gpus = next((flags[name] for name in _WIDTHS if name in flags), None)
     if gpus is None:
         raise InputError("does not say over how many GPUs", key=_ALL_RANKS, fix="add --tp N, or give --ep N")
     yield _ALL_RANKS, "ep", gpus
+
+
+def _is_blis(flags: Flags) -> bool:
+    """Whether steps are priced by a latency model of BLIS."""
+    usual = "trained-physics" if flags.get("--engine") == PLAIN_ENGINE else ""
+    return flags.get("--latency-model", usual) in _OF_BLIS
 
 
 def _requests(flags: Flags) -> Iterator[tuple[str, str, Any]]:

@@ -18,6 +18,7 @@ from blis_py.cli.verbs._execute import say
 from blis_py.cli.verbs.serve import without
 from blis_py.config.workload import WorkloadSection
 from blis_py.errors import InputError
+from blis_py.files.paths import exists, is_folder
 from blis_py.observe.bench import bench_figures, bench_lines
 from blis_py.observe.http import Target
 from blis_py.observe.session import Measurement, Observation
@@ -77,9 +78,9 @@ def observe(flags: Flags) -> int:
     The folder is a TraceV2 with an ITL file: `blis replay`, `blis calibrate` and `blis profile fit` take it.
     """
     vllm_flags.refuse(flags)
-    for needed in ("--server-url", "--out"):
-        if needed not in flags:
-            raise InputError("is needed", key=needed, fix=f"add {needed}")
+    if "--server-url" not in flags:
+        raise InputError("is needed", key="--server-url", fix="add --server-url")
+    flags = _with_folder(flags)
     if "--resume" in flags and FORCE.name in flags:
         raise InputError("excludes --force", key="--resume", fix="drop one of the two")
     style = format_of(flags)
@@ -96,6 +97,26 @@ def observe(flags: Flags) -> int:
     sys.stdout.write(to_json(figures) if style == "json" else "\n".join(bench_lines(figures)) + "\n")
     sys.stdout.flush()
     return 0 if figures["completed"] else 1
+
+
+def _with_folder(flags: Flags) -> Flags:
+    """The flags with a folder: the given one or, as for BLIS, one by the name of the trace's data.
+
+    Raises:
+        InputError: neither is given, or a file to copy to exists.
+    """
+    if "--out" not in flags and not {"--trace-header", "--trace-data"} <= flags.keys():
+        raise InputError("is needed", key="--out", fix="add --out, or --trace-header and --trace-data")
+    for name in _COPIES.keys() & flags.keys():
+        target = Path(flags[name])
+        if exists(target) and FORCE.name not in flags:
+            raise InputError("exists already", key=name, value=str(target), fix="rename it, or add --force")
+        if not is_folder(target.parent):
+            raise InputError("no such folder", key=name, value=str(target.parent), fix="make it first")
+    if "--out" in flags:
+        return flags
+    data = Path(flags["--trace-data"])
+    return flags | {"--out": str(data.with_name(f"{data.name.removesuffix('.csv')}-observed"))}
 
 
 def _target(flags: Flags) -> Target:
