@@ -263,7 +263,9 @@ _SSM = "state-space layers are not modelled"
 _TWO_KINDS = "attention layers of different shapes are not modelled"
 _LAYERS_DIFFER = "layers of different shapes are not modelled"
 
+_COMPRESSED = "attention over compressed keys and values, with grouped outputs (DeepSeek-V4), is not modelled"
 NOT_MODELLED: Mapping[str, str] = {
+    **dict.fromkeys(("o_lora_rank", "o_groups", "compress_ratios"), _COMPRESSED),
     "linear_attn_config": _LINEAR,
     "lightning_attention": _LINEAR,
     "ssm_cfg": _SSM,
@@ -298,6 +300,7 @@ NOT_MODELLED: Mapping[str, str] = {
 counts."""
 
 REFUSED_TYPES: Mapping[str, str] = {
+    "deepseek_v4": _COMPRESSED,
     **dict.fromkeys(("kimi_linear", "minimax"), _LINEAR),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "zamba2", "nemotron_h"), _SSM),
     **dict.fromkeys(
