@@ -173,7 +173,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         own.bind((host, port))
         own.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError, ValueError) as error:
         own.close()
         fix = "choose another --port, or 0 for any free one"
         raise InputError(f"cannot listen on {host}: {error}", key="--port", value=port, fix=fix) from error

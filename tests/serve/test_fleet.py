@@ -15,9 +15,11 @@ pytest.importorskip("prometheus_client")
 from serving import events, with_fleet
 
 from blis_py import run
+from blis_py.errors import InputError
 from blis_py.metrics.record import Outcome
 from blis_py.serve.backend import Piece, Sampling, Submission
 from blis_py.serve.fleet.build import ServedFleet
+from blis_py.serve.fleet.journal import RunJournal
 from blis_py.serve.fleet.live import Sight
 from blis_py.serve.settings import ServeSettings
 
@@ -409,3 +411,25 @@ def test_a_field_without_effect_is_named_in_the_log_once(caplog: pytest.LogCaptu
     assert [record.message for record in caplog.records] == [
         "requests have a field that has no effect here: best_effort"
     ]
+
+
+def test_a_run_that_is_not_saved_has_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "served.journal.jsonl"
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        fleet.backend.journal = RunJournal(path, force=False)
+        headers = {"X-Request-Id": "one", "X-SLO-Class": "batch"}
+        await client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 8}, headers=headers)
+        fleet.backend.failures.settings = fleet.backend.failures.settings.changed({"broken": 1.0})
+        await post(client, "/v1/completions", prompt=PROMPT, max_tokens=8)
+        done, broken = map(json.loads, path.read_text().splitlines())
+        assert (done["request_id"], done["slo_class"], done["end"]) == ("cmpl-one", "batch", "completed")
+        assert (done["output_tokens"], done["instance"]) == (8, 0)
+        assert done["arrival_s"] <= done["scheduled_s"] <= done["first_token_s"] <= done["end_s"]
+        assert broken["end"] == "aborted"
+        with pytest.raises(InputError, match="a run that was not saved is there"):
+            RunJournal(path, force=False)
+        fleet.backend.journal.remove()
+        assert not path.exists()
+
+    with_fleet(use)

@@ -13,6 +13,7 @@ from blis_py.errors import InputError
 from blis_py.serve.fleet.backend import FleetBackend
 from blis_py.serve.fleet.build import FleetOptions, ServedFleet, build_fleet
 from blis_py.serve.fleet.failures import FailureSettings
+from blis_py.serve.fleet.journal import RunJournal
 from blis_py.serve.server import Service, run
 from blis_py.serve.settings import ServeSettings
 
@@ -30,6 +31,11 @@ def serve_fleet(flags: Flags, settings: ServeSettings) -> None:
     for note in fleets[0].setup.notes:
         say(f"note: {note}")
     services = _services(flags, [fleet.backend for fleet in fleets], settings)
+    if "--out" in flags:
+        for number, fleet in enumerate(fleets):
+            own = f".instance_{number}" if len(fleets) > 1 else ""
+            path = Path(f"{Path(flags['--out'])}{own}.journal.jsonl")
+            fleet.backend.journal = RunJournal(path, force="--force" in flags)
     say(fleets[0].setup.models)
     run(services)
     if "--out" in flags:
@@ -86,12 +92,16 @@ def _services(flags: Flags, backends: list[FleetBackend], settings: ServeSetting
 
 def _save(fleets: list[ServedFleet], folder: str, *, force: bool) -> None:
     for number, fleet in enumerate(fleets):
-        result = fleet.result()
         own = Path(folder) if len(fleets) == 1 else Path(folder) / f"instance_{number}"
-        if result is None:
+        result, journal = fleet.result(), fleet.backend.journal
+        if fleet.backend.live.failure is not None and journal is not None:
+            say(f"{own}: the run has failed; its requests are in {journal.path}")
+        elif result is None:
             say(f"{own}: no requests, no result")
         else:
             result.save(own, force=force, plots=False, itl=True)
             if fleet.rounds is not None:
                 fleet.rounds.write(own)
             say(f"{own}: {len(result.record.table):,} requests")
+        if journal is not None and fleet.backend.live.failure is None:
+            journal.remove()

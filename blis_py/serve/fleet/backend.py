@@ -17,6 +17,7 @@ from blis_py.serve.fleet._answers import Answers, MadeUpAnswer
 from blis_py.serve.fleet._prefixes import PrefixBook
 from blis_py.serve.fleet._tokens import FleetTokenizer
 from blis_py.serve.fleet.failures import Failures, FailureSettings
+from blis_py.serve.fleet.journal import RunJournal
 from blis_py.serve.fleet.kv_events import KVEvents
 from blis_py.serve.fleet.live import LiveCluster, LiveRequest
 
@@ -68,6 +69,7 @@ class FleetBackend:
         self.record: RunRecord | None = None
         self.routes: Callable[[FleetBackend], APIRouter] | None = None
         self.kv_events: KVEvents | None = None
+        self.journal: RunJournal | None = None
         self.gauges: Mapping[str, Callable[[], float]] = {
             "blis:clock_lag_seconds": lambda: self.live.lag_s,
             "blis:clock_lag_max_seconds": lambda: self.live.max_lag_s,
@@ -178,6 +180,7 @@ class FleetBackend:
         answering = self._answering.pop(id, None)
         if answering is not None and answering.live is not None:
             self.live.abort(answering.live)
+            answering.note("aborted")
 
     def outcome(self, live: LiveRequest) -> Outcome:
         return Outcome(int(self.live.simulation.recorder.outcome[live.latest.visit]))
@@ -289,7 +292,7 @@ class _Answering:
     ) -> None:
         self._fleet, self._submission, self._answer, self._deliver = fleet, submission, answer, deliver
         self._breaks_after, self._logprobs = breaks_after, submission.sampling.logprobs
-        self._delivered = 0
+        self._delivered, self._first_s = 0, -1.0
         self.live: LiveRequest | None = None
         self.added = False
         """Whether `add` has returned."""
@@ -299,6 +302,8 @@ class _Answering:
     def tokens(self, count: int) -> None:
         """Deliver so many further tokens to the client."""
         start, answer = self._delivered, self._answer
+        if not start:
+            self._first_s = self._fleet.now_s()
         self._delivered = end = min(start + count, len(answer.pieces))
         pieces = answer.pieces[start:end]
         piece = Piece("".join(pieces), answer.ids[start:end])
@@ -313,6 +318,7 @@ class _Answering:
         """End the answer."""
         fleet, live = self._fleet, self.live
         fleet.forget(self._submission.id)
+        self.note(why or (fleet.outcome(live).name.lower() if live is not None else ""))
         if why:
             self._deliver(Piece(finish_reason="error", error=why, status=503))
         else:
@@ -322,6 +328,28 @@ class _Answering:
                 retry_after_s = 1 if last.status == 429 else None
                 self.refused = ApiError(last.status, last.error, retry_after_s=retry_after_s)
             self._deliver(last)
+
+    def note(self, end: str) -> None:
+        """Write the request to the journal, if there is one."""
+        fleet, live, submission = self._fleet, self.live, self._submission
+        if fleet.journal is not None and live is not None:
+            request = live.request
+            fleet.journal.add(
+                {
+                    "request_id": submission.id,
+                    "model": submission.model,
+                    "slo_class": submission.headers.get("x-slo-class", ""),
+                    "instance": fleet.live.instance_of(live),
+                    "arrival_s": request.arrival_ns / 1e9,
+                    "scheduled_s": request.scheduled_ns / 1e9,
+                    "first_token_s": self._first_s,
+                    "end_s": fleet.now_s(),
+                    "prompt_tokens": request.prompt_tokens,
+                    "output_tokens": self._delivered,
+                    "cached_tokens": max(request.cached_tokens, 0),
+                    "end": end,
+                }
+            )
 
     def _last(self, live: LiveRequest) -> Piece:
         refusal = _REFUSALS.get(self._fleet.outcome(live))

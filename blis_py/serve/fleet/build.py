@@ -83,7 +83,9 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     setup = Setup.of(config, lambda _: demand)
     rounds = _live_rounds(setup, demand)
     live = _live(setup, options, table, rounds)
-    tokenizer: FleetTokenizer = ModelTokenizer(options.tokenizer) if options.tokenizer else PieceTokenizer()
+    tokenizer: FleetTokenizer = (
+        PieceTokenizer() if options.tokenizer is None else ModelTokenizer(options.tokenizer)
+    )
     settings = FleetSettings(
         models=options.served_model_names or models or ("blis",),
         max_model_len=min(pool.scheduler.max_model_len for pool in setup.pools),
