@@ -263,7 +263,7 @@ _SSM = "state-space layers are not modelled"
 _TWO_KINDS = "attention layers of different shapes are not modelled"
 _LAYERS_DIFFER = "layers of different shapes are not modelled"
 
-_COMPRESSED = "attention over compressed keys and values, with grouped outputs (DeepSeek-V4), is not modelled"
+_COMPRESSED = "attention over compressed keys, with grouped outputs (DeepSeek-V4), is not modelled"
 NOT_MODELLED: Mapping[str, str] = {
     **dict.fromkeys(("o_lora_rank", "o_groups", "compress_ratios"), _COMPRESSED),
     "linear_attn_config": _LINEAR,
