@@ -39,7 +39,8 @@ def load(record: RunRecord) -> dict[str, Any]:
     of the offered load, unless it merely follows a rising rate: no request waits for more than a second, and
     requests are not 5 % longer in the cluster per output token at the end; or if more than 1 % of the clients
     time out; or, in a run too short for that, if waiting grows throughout and reaches a fifth of the time of
-    arrivals. *Overloaded at times*: some requests wait for more than a second, but the backlog drains.
+    arrivals, or if most requests are still queued when the run ends. *Overloaded at times*: some requests
+    wait for more than a second, but the backlog drains.
     `overloaded_s` is the length of time during which any request has waited that long.
 
     Requests of closed loops wait for each other and have no backlog: if there are others, the verdict, with
@@ -62,7 +63,7 @@ def load(record: RunRecord) -> dict[str, Any]:
     rates = _rates(record, middle_ns, last_ns)
     served = record.outcome <= Outcome.LENGTH_CAPPED
     second = table.arrival_ns >= middle_ns
-    behind = _falls_behind(record, last_ns - first_ns)
+    behind = _falls_behind(record, last_ns - first_ns) or _leaves_most_queued(record)
     if behind and served.any():  # few or none may end before the last arrival
         rates = rates[0], _rates(record, first_ns, _end_ns(record))[1]
     few = not served.any() or second.sum() < MIN
@@ -120,6 +121,12 @@ def _falls_behind(record: RunRecord, span_ns: int) -> bool:
         return False
     first, second, third = (float(np.median(waited_ns[thirds == each])) for each in range(3))
     return first < second < third and third > max(BEHIND * span_ns, 5 * LATE_NS)
+
+
+def _leaves_most_queued(record: RunRecord) -> bool:
+    """Whether more than half of the requests still wait for their first step at the end of the run."""
+    queued = int((record.outcome == Outcome.QUEUED).sum())
+    return queued >= 2 * MIN and queued > len(record.table) / 2
 
 
 def _needed(rows: int, factor: float) -> dict[str, int]:

@@ -138,7 +138,10 @@ def _load(load: Summary, counts: Summary) -> str:
         if growth is None:
             late = counts["timed_out"] / max(counts["injected"], 1)
             grows = f"{_percent(100 * late)} time out" if late else "queueing times keep growing"
-        return f"[bold red]saturated[/]: {rates}, {grows}; latencies depend on the length of the run"
+        of_whom = "depend on the length of the run"
+        if counts.get("still_queued", 0) > counts["completed"]:
+            of_whom = "are of those that got through"
+        return f"[bold red]saturated[/]: {rates}, {grows}; latencies {of_whom}"
     if verdict == OVERLOADED:
         return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"
     if verdict == STABLE:

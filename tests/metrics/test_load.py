@@ -260,3 +260,8 @@ def test_a_backlog_that_grows_by_a_hundredth_of_what_is_offered_is_saturation(
     assert found["offered_per_s"] == 1.0
     assert found["served_per_s"] * half == pytest.approx(half - late, abs=1)
     assert found["verdict"] in ((verdict, OVERLOADED) if verdict == STABLE else (verdict,))
+
+
+def test_a_horizon_that_leaves_most_requests_queued_is_saturation() -> None:
+    result = blis.run(model="qwen3-14b", rate=60, num_requests=3000, horizon="10s")
+    assert result.summary["load"]["verdict"] == "saturated"
