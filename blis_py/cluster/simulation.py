@@ -154,8 +154,9 @@ class ClusterSimulation:
         self._dispatch = dispatch = (
             ModelDispatcher(dispatcher, by_model, table.model.codes) if by_model else dispatcher
         )
+        seen = signals if members is fleet else self._signals(fleet)
         self.gateway, *queues = ingress_parts.built(
-            events, source, signals, members, dispatch, lookahead, recorder
+            events, source, seen, fleet, dispatch, lookahead, recorder, self.evict, self._counted_twice
         )
         self._parts: list[LookaheadSource] = [self.gateway, *queues]
         self._request_factory = RequestFactory(
@@ -188,6 +189,38 @@ class ClusterSimulation:
                 continue
             self.recorder.evicted(request, INSTANCE_FAILED)
             instance.cancel(request, self.events.now_ns)
+
+    def evict(self, request: Request, why: str, now_ns: int) -> bool:
+        """Evict a request in flight from the instance where it is, whichever visit that is.
+
+        It leaves at the end of the step in progress.
+
+        Args:
+            request: as it arrived.
+
+        Returns:
+            False if it is at no instance, since it is between two visits or has ended.
+        """
+        row = request.row
+        if self.handoff is not None and self.handoff.evict(row, why):
+            return True
+        visit = self.recorder.latest_visit(row)
+        index = int(self.recorder.instance[visit])
+        if index < 0:
+            return False
+        instance = self.fleet.instances[index]
+        if visit != request.visit:
+            latest = next((one for one in instance.requests if one.row == row), None)
+            if latest is None:
+                return False
+            request = latest
+        instance.cancel(request, now_ns)
+        self.recorder.evicted(request, why)
+        return True
+
+    def _counted_twice(self) -> int:
+        """Requests in flight at two instances, as both count them."""
+        return 0 if self.handoff is None else self.handoff.counted_twice
 
     def connect(self, pool: str, outlet: Outlet) -> None:
         """Connect the instances of a pool to an outlet for requests whose visit has ended; before the run.
@@ -283,8 +316,7 @@ class ClusterSimulation:
         if pool is not None:
             name, scorers = pool.routing_policy or name, pool.routing_scorers or scorers
             stream.append(self.cluster.pools.index(pool))
-        delays_ns = ingress.snapshot_refresh_ns, ingress.cache_delay_ns
-        signals = Signals(members, *delays_ns, self.wakeups, self.lookahead)
+        signals = self._signals(members)
         sessions = None if table.session is None else table.session.data
         rng = Rng(np.random.default_rng(stream))
         roles = {one.role for one in members.pools}
@@ -295,6 +327,11 @@ class ClusterSimulation:
         if turns is not None and name == "round-robin":
             return signals, CountedTurns(setup, turns)
         return signals, policy(name)(setup)
+
+    def _signals(self, members: Membership) -> Signals:
+        ingress = self.cluster.ingress
+        delays_ns = ingress.snapshot_refresh_ns, ingress.cache_delay_ns
+        return Signals(members, *delays_ns, self.wakeups, self.lookahead)
 
     def run(self) -> RunRecord:
         """Run until all requests have ended, or to the horizon. To be called once.
@@ -320,8 +357,9 @@ class ClusterSimulation:
 
     @property
     def _dispatches_ahead(self) -> bool:
-        """Whether arrivals go to pairs of instances ahead of their time: neither choice depends on the state
-        of the cluster nor on earlier ends, and no instance gets both arrivals and requests handed over."""
+        """Whether arrivals go to pairs of instances ahead of their time: neither admission nor a choice
+        depends on the state of the cluster or on earlier ends, and no instance gets both arrivals and
+        requests handed over."""
         dispatcher, handoff = self.dispatcher, self.handoff
         if handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
             return False
@@ -329,7 +367,7 @@ class ClusterSimulation:
             return False
         assert self._pairing is not None
         apart = all(pool.role != "both" for pool in self.cluster.pools)
-        looks = dispatcher.looks or self._pairing.looks
+        looks = dispatcher.looks or self._pairing.looks or self.gateway.looks
         return apart and not self.source.listens and not looks
 
     def _way_in(self) -> Send:

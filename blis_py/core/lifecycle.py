@@ -159,6 +159,15 @@ class Lifecycle:
         """Requests that run, or hold blocks for KV on its way."""
         return len(self.running) + (0 if self.loads is None else len(self.loads))
 
+    def committed_beside(self, request: Request) -> int:
+        """The same where a request is to run: of its rank, with attention DP."""
+        return self.committed
+
+    def free_places(self, request: Request) -> int:
+        """Places in the running list where a request is to run, less those of running requests and of
+        requests that hold blocks for their KV."""
+        return self._max_num_seqs - self.committed
+
     def receiving_beside(self, request: Request) -> list[Request]:
         """Requests that hold blocks for KV on its way, in the pool that a request is to use."""
         return [] if self.loads is None else self.loads.receiving

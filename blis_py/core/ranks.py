@@ -245,6 +245,12 @@ class RankedScheduler(StepScheduler):
     def committed(self) -> int:
         return sum(rank.scheduler.committed for rank in self.ranks)
 
+    def committed_beside(self, request: Request) -> int:
+        return self._rank_of[request].scheduler.committed
+
+    def free_places(self, request: Request) -> int:
+        return self._rank_of[request].scheduler.free_places(request)
+
     def receiving_beside(self, request: Request) -> list[Request]:
         return self._rank_of[request].scheduler.receiving_beside(request)
 

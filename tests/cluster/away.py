@@ -64,11 +64,12 @@ class Away:
         self.decode, self.prefill = (
             Log(
                 committed=committed,
+                committed_beside=lambda request: self.decode.committed,
+                free_places=lambda request: 4 - self.decode.committed,
                 most_tokens=50,
                 now_ns=0,
                 receiving_beside=lambda request: [],
                 block_size=BLOCK,
-                max_num_seqs=4,
             )
             for _ in range(2)
         )

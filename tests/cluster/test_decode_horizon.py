@@ -15,9 +15,13 @@ FRONT_END_NS, STEP_ENDS_NS = 30, 700
 
 def horizon(*pairs: Any, now_ns: int = 500, role: str = "prefill") -> DecodeHorizon:
     """Of the pairs' decode instance, 1; 0 prefills."""
-    members = [SimpleNamespace(pool=SimpleNamespace(role=name)) for name in (role, "decode")]
-    instances = [SimpleNamespace(step_end_ns=STEP_ENDS_NS)] * 2
-    found = DecodeHorizon(SimpleNamespace(now_ns=now_ns), members, instances, FRONT_END_NS)  # type: ignore[arg-type]
+    roles = (role, "decode")
+    fleet: Any = SimpleNamespace(
+        instances=[SimpleNamespace(step_end_ns=STEP_ENDS_NS, bound_by=lambda horizon, index: None)] * 2,
+        pool_of=lambda index: SimpleNamespace(role=roles[index]),
+        follow=lambda follower: [follower(index, "added") for index in range(2)],
+    )
+    found = DecodeHorizon(SimpleNamespace(now_ns=now_ns), fleet, FRONT_END_NS)  # type: ignore[arg-type]
     for pair in pairs:
         found.expect(pair)
     return found

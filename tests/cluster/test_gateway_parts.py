@@ -66,13 +66,17 @@ def test_a_gateway_is_safe_until_its_delay_after_the_next_arrival(coming_ns: int
 
 
 class Cancelled:
-    """In place of an instance."""
+    """In place of the instances: evicts all requests but those between two of them."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
+        self.between: set[str] = set()
 
-    def cancel(self, request: Request, now_ns: int) -> None:
+    def evict(self, request: Request, why: str, now_ns: int) -> bool:
+        if request.id in self.between:
+            return False
         self.requests.append(request.id)
+        return True
 
 
 @pytest.fixture
@@ -81,19 +85,19 @@ def instance() -> Cancelled:
 
 
 def in_flight(instance: Any, *priorities: int) -> tuple[Evictable, list[Request]]:
-    found = Evictable([instance], list(priorities))
+    found = Evictable(instance.evict, list(priorities))
     requests = []
     for row in range(len(priorities)):
         request = Request(f"r{row}", 0, 1)
         request.row = row
-        found.sent(request, 0)
+        found.sent(request)
         requests.append(request)
     return found, requests
 
 
 def test_the_least_urgent_is_evicted_and_among_equals_the_latest(instance: Cancelled) -> None:
     evictable, _ = in_flight(instance, -1, -3, -3, 3, -2)
-    while evictable.evict(0):
+    while evictable.evict("why", 0):
         pass
     assert instance.requests == ["r2", "r1", "r4", "r0"]
     assert evictable.leaving == 4
@@ -102,17 +106,28 @@ def test_the_least_urgent_is_evicted_and_among_equals_the_latest(instance: Cance
 def test_a_request_that_has_ended_is_no_victim(instance: Cancelled) -> None:
     evictable, requests = in_flight(instance, -1, -1, -1)
     evictable.ended(requests[2])
-    assert evictable.evict(0) is requests[1]
+    assert evictable.evict("why", 0)
+    assert instance.requests == ["r1"]
     evictable.ended(requests[1])
     assert evictable.leaving == 0
     evictable.ended(requests[0])
-    assert evictable.evict(0) is None
+    assert not evictable.evict("why", 0)
 
 
 def test_one_whose_client_has_timed_out_leaves_anyway(instance: Cancelled) -> None:
     evictable, requests = in_flight(instance, -1, -1)
     requests[1].deadline_ns = 50
-    assert evictable.evict(50) is requests[0]
+    assert evictable.evict("why", 50)
+    assert instance.requests == ["r0"]
+
+
+def test_one_between_two_instances_is_evicted_later(instance: Cancelled) -> None:
+    evictable, _ = in_flight(instance, -1, -1)
+    instance.between = {"r1"}
+    assert evictable.evict("why", 0)
+    instance.between = set()
+    assert evictable.evict("why", 0)
+    assert instance.requests == ["r0", "r1"]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +142,9 @@ def test_a_threshold_has_a_largest_value(name: str, most: float) -> None:
 
 def test_victims_are_remembered_no_longer_than_they_are_in_flight() -> None:
     """One of many that come and go is in flight all the time."""
-    evictable = Evictable([], [-1] * 10_000)
+    evictable = Evictable(lambda *_: True, [-1] * 10_000)
     for row in range(10_000):
-        evictable.sent(Request(f"r{row}", row, 1, row=row), 0)
+        evictable.sent(Request(f"r{row}", row, 1, row=row))
         if row:
             evictable.ended(Request("", 0, 1, row=row))
     assert len(evictable._heap) < 100

@@ -194,14 +194,15 @@ def test_a_network_delays_the_next_request_by_a_round_trip() -> None:
 
 def test_the_least_urgent_is_found_after_those_that_ended_are_forgotten() -> None:
     """The first of all ended; behind it the less urgent one was not in front."""
-    cancelled: Any = SimpleNamespace(cancel=lambda request, now_ns: None)
-    evictable = Evictable([cancelled], [-3, -1, -2, 0])
+    evicted: list[Request] = []
+    evictable = Evictable(lambda request, *_: not evicted.append(request), [-3, -1, -2, 0])
     every = [Request(f"r{row}", 0, 1, row=row) for row in range(4)]
     for one in every:
-        evictable.sent(one, 0)
+        evictable.sent(one)
     evictable.ended(every[0])
     evictable._forget_ended()
-    assert [evictable.evict(0) for _ in range(3)] == [every[2], every[1], None]
+    assert [evictable.evict("why", 0) for _ in range(3)] == [True, True, False]
+    assert evicted == [every[2], every[1]]
 
 
 def test_a_dispatcher_of_pairs_names_none_while_none_is_ready() -> None:

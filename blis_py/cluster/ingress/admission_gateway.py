@@ -41,15 +41,15 @@ class AdmissionGateway(Gateway):
         super().__init__(events, source, admission_ns + routing_ns, dispatch, lookahead)
         self._admission_ns, self._routing_ns = admission_ns, routing_ns
         self._admit, self._signals, self._recorder = admit, signals, recorder
-        self._looks = admit.looks_at_load
+        self.looks = admit.looks_at_load
         self._asking: deque[tuple[int, Request]] = deque()
         """Requests not decided yet."""
-        if self._looks:
+        if self.looks:
             signals.watch()
 
     def receive(self, requests: Sequence[Request]) -> None:
         due = [(request.arrival_ns + self._admission_ns, request) for request in requests]
-        if not self._looks:
+        if not self.looks:
             admitted = [one for one in due if self._lets_in(*one)]
             self._send_on([(now_ns + self._routing_ns, request) for now_ns, request in admitted])
         elif not self._admission_ns or self._lookahead.is_open:
@@ -87,7 +87,7 @@ class AdmissionGateway(Gateway):
 
     def _hold(self, due: tuple[int, Request]) -> None:
         self._on_the_way.append(due)
-        if self._routing_ns or not self._looks:
+        if self._routing_ns or not self.looks:
             self._events.call_at(due[0], self._arrived)
 
     def _arrived(self, now_ns: int) -> None:
@@ -102,7 +102,7 @@ class AdmissionGateway(Gateway):
             self._dispatch([one])
 
     def safe_until_ns(self) -> int:
-        if not self._looks or self._source.listens:
+        if not self.looks or self._source.listens:
             return super().safe_until_ns()
         coming_ns = self._source.safe_until_ns()
         if coming_ns < NEVER_NS:

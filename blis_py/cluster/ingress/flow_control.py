@@ -9,7 +9,7 @@ report of the instances, whichever the saturation detector reads; or, as in BLIS
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,8 +19,7 @@ from blis_py.cluster.ingress.dispatch_order import Waiting
 from blis_py.cluster.ingress.gateway import Dispatch
 from blis_py.cluster.ingress.gateway_queue import GatewayQueue
 from blis_py.cluster.ingress.saturation import detector
-from blis_py.cluster.instances.evictable import Evictable
-from blis_py.cluster.instances.instance import Instance
+from blis_py.cluster.instances.evictable import Evict, Evictable
 from blis_py.cluster.recording.recorder import Recorder
 from blis_py.cluster.time.events import EXAMINATIONS, EXPIRIES, EventQueue
 from blis_py.cluster.time.lookahead import NOT_AT_ALL_NS, Lookahead
@@ -40,6 +39,8 @@ class FlowControl:
 
     Args:
         setup: the requests and the visible instance state.
+        evict: evicts a request from the instance where it is.
+        counted_twice: number of requests that two instances count as in flight.
         routing_ns: from leaving the queue to the dispatch.
         closed: no lookahead at all, because an earlier stage permits none.
     """
@@ -49,7 +50,8 @@ class FlowControl:
         events: EventQueue,
         settings: FlowSettings,
         setup: AdmissionSetup,
-        instances: Sequence[Instance],
+        evict: Evict,
+        counted_twice: Callable[[], int],
         routing_ns: int,
         dispatch: Dispatch,
         lookahead: Lookahead,
@@ -63,7 +65,8 @@ class FlowControl:
         self._ttl_ns, self._targets_ns = settings.request_ttl_ns, settings.slo_targets_ns
         self._queue = GatewayQueue(settings)
         self._saturation = saturation = detector(settings.saturation_detector)(settings, setup.signals)
-        self._evictable = Evictable(instances, setup.priority) if settings.in_flight_eviction else None
+        self._counted_twice = counted_twice
+        self._evictable = Evictable(evict, setup.priority) if settings.in_flight_eviction else None
         self._tick_ns = settings.dispatch_tick_interval_ns
         live = saturation.reads_reports and not self._signals.refresh_ns
         self._after_ends = self._tick_ns is None and (saturation.counts_in_flight or live)
@@ -203,10 +206,11 @@ class FlowControl:
         return True
 
     def _in_flight(self) -> int:
-        """Requests in flight as counted by the gateway: those on the way included, those being evicted
-        not."""
+        """Requests in flight as counted by the gateway, each once: those on the way included, those being
+        evicted not."""
         leaving = 0 if self._evictable is None else self._evictable.leaving
-        return self._signals.total_in_flight + len(self._on_the_way) - leaving
+        at_instances = self._signals.total_in_flight - self._counted_twice()
+        return at_instances + len(self._on_the_way) - leaving
 
     def _evicts(self, now_ns: int) -> bool:
         """Evict a request in favour of a non-sheddable queued one, if possible; returns whether it did."""
@@ -215,11 +219,7 @@ class FlowControl:
             return False
         if not self._saturation.counts_in_flight and evictable.leaving >= self._queue.urgent:
             return False  # room is being made, though not visible yet
-        request = evictable.evict(now_ns)
-        if request is None:
-            return False
-        self._recorder.evicted(request, EVICTED)
-        return True
+        return evictable.evict(EVICTED, now_ns)
 
     def _send_until(self, now_ns: int) -> None:
         """Dispatch the requests whose time has come."""
@@ -228,7 +228,7 @@ class FlowControl:
             due = on_the_way.popleft()
             self._dispatch([due])
             if self._evictable is not None:
-                self._evictable.sent(due[1], int(self._recorder.instance[due[1].visit]))
+                self._evictable.sent(due[1])
 
     def _leave(self, waiting: Waiting, now_ns: int, served: bool = False) -> None:
         self._queue.remove(waiting, served)

@@ -22,6 +22,9 @@ class Gateway:
         delay_ns: delay of admission and routing together.
     """
 
+    looks = False
+    """Whether a decision depends on the state of the instances."""
+
     def __init__(
         self, events: EventQueue, source: Source, delay_ns: int, dispatch: Dispatch, lookahead: Lookahead
     ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from blis_py.cluster.admission_settings import AdmissionSettings
 from blis_py.cluster.ingress.admission import Admission, AdmissionSetup, TenantBudgets, admission_policy
 from blis_py.cluster.ingress.admission_gateway import AdmissionGateway
 from blis_py.cluster.ingress.gateway import Dispatch, Gateway
 from blis_py.cluster.ingress.source import Source
+from blis_py.cluster.instances.evictable import Evict
 from blis_py.cluster.instances.fleet import Membership
 from blis_py.cluster.recording.recorder import Recorder
 from blis_py.cluster.routing.signals import Signals
@@ -45,8 +48,15 @@ class IngressParts:
         dispatch: Dispatch,
         lookahead: Lookahead,
         recorder: Recorder,
+        evict: Evict,
+        counted_twice: Callable[[], int],
     ) -> tuple[Gateway, *tuple[LookaheadSource, ...]]:
-        """The gateway, and the queue behind it if there is one."""
+        """The gateway, and the queue behind it if there is one.
+
+        Args:
+            signals, fleet: of all instances, on either side of a hand-over.
+            evict, counted_twice: see `FlowControl`.
+        """
         flow_control, routing_ns = self._flow_control, self._routing_ns
         if not self._decides and flow_control is None:
             return (Gateway(events, source, self.first_ns, dispatch, lookahead),)
@@ -56,7 +66,7 @@ class IngressParts:
         if flow_control is not None:
             from blis_py.cluster.ingress.flow_control import FlowControl  # imported only where needed
 
-            there = fleet.instances, routing_ns, dispatch, lookahead, recorder
+            there = evict, counted_twice, routing_ns, dispatch, lookahead, recorder
             queue = FlowControl(events, flow_control, setup, *there, closed=admit.looks_at_load)
             dispatch, routing_ns, queues = queue, 0, [queue]
         delays_ns = self._admission_ns, routing_ns

@@ -8,41 +8,45 @@ has the request, before the step that it computes now has ended, or before the b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blis_py.cluster.instances.instance import Horizon, Instance
+from blis_py.cluster.instances.instance import Horizon
 from blis_py.core.request import NEVER_NS
 
 if TYPE_CHECKING:
-    from blis_py.cluster.instances.fleet import Member
+    from blis_py.cluster.instances.fleet import Fleet, MemberState
     from blis_py.cluster.instances.pairs import Pair
     from blis_py.cluster.time.events import EventQueue
 
 
 class DecodeHorizon(Horizon):
-    """The pairs on their way to each decode instance.
+    """The pairs in transit to each decode instance, present and future.
 
     Args:
-        members: the instances by index.
         front_end_ns: time from a dispatch to the queue of an instance.
     """
 
-    def __init__(
-        self,
-        events: EventQueue,
-        members: Sequence[Member],
-        instances: Sequence[Instance],
-        front_end_ns: int,
-    ) -> None:
-        self._events, self._instances = events, instances
-        self._only_prefill = [member.pool.role == "prefill" for member in members]
+    def __init__(self, events: EventQueue, fleet: Fleet, front_end_ns: int) -> None:
+        self._events, self._fleet, self._instances = events, fleet, fleet.instances
+        self._only_prefill: list[bool] = []
         """Whether no arrival cuts the work in progress of each instance short."""
         self._front_end_ns = front_end_ns
-        self._towards: list[deque[Pair]] = [deque() for _ in instances]
+        self._towards: list[deque[Pair]] = []
         """By decode instance, in the order of dispatch; some have arrived."""
-        self._known_ns = [-1 for _ in instances]
+        self._known_ns: list[int] = []
         """The latest answer for each decode instance: it holds until another pair is expected."""
+        fleet.follow(self._change)
+
+    def _change(self, index: int, state: MemberState) -> None:
+        """Bound an instance that is added."""
+        if state != "added":
+            return
+        role = self._fleet.pool_of(index).role
+        self._only_prefill.append(role == "prefill")
+        self._towards.append(deque())
+        self._known_ns.append(-1)
+        if role == "decode":
+            self._instances[index].bound_by(self, index)
 
     def expect(self, pair: Pair) -> None:
         """Add a pair whose decode instance is chosen."""

@@ -121,11 +121,7 @@ class HandOff:
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
         if self.looks_ahead and self.settings.pair_order == "decode-first":
-            members = fleet.members
-            self._horizon = DecodeHorizon(events, members, self._instances, self._front_end_ns)
-            for member in members:
-                if member.pool.role == "decode":
-                    self._instances[member.index].bound_by(self._horizon, member.index)
+            self._horizon = DecodeHorizon(events, fleet, self._front_end_ns)
         recorder.on_failure = self._ended
         events.when_dry = self.resolve_deadlock
 
@@ -133,6 +129,15 @@ class HandOff:
     def under_way(self) -> int:
         """Requests between the choice of their instances and the arrival of their KV."""
         return len(self._pairs)
+
+    @property
+    def counted_twice(self) -> int:
+        """Requests that both of their instances count as in flight: the decode instance from the choice on,
+        the prefill instance until the prompt is computed."""
+        if self.counts_late:
+            return 0
+        pairs = self._pairs.values()
+        return sum(pair.started and pair.decode >= 0 and pair.prefill_end_ns < 0 for pair in pairs)
 
     def record(self) -> HandOvers:
         """All hand-overs that were completed; call once, before the record of the run is made."""
@@ -223,7 +228,7 @@ class HandOff:
         if pair.decode >= 0:
             self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         if self._is_gone(pair):
-            self._recorder.lost(request, now_ns, INSTANCE_FAILED)
+            self._recorder.lost(request, now_ns, pair.lost_because)
             return
         if pair.decode < 0:
             pair.decode = self._choose_decode(request, pair.prefill, now_ns)
@@ -432,6 +437,18 @@ class HandOff:
         ends_ns = [instance.now_ns for instance in self._instances]  # they may have run ahead
         self._events.now_ns = max(self._events.now_ns, *ends_ns)
         return self.evict_oldest(DEADLOCK)
+
+    def evict(self, row: int, why: str) -> bool:
+        """Evict a request between the choice of its instances and the arrival of its KV; False if it is not
+        there. KV on the wire between two visits arrives in vain."""
+        pair = self._pairs.get(row)
+        if pair is None:
+            return False
+        if pair.prefill_end_ns >= 0 and pair.decode_request is None:
+            pair.is_lost, pair.lost_because = True, why
+        else:
+            self._evict(pair, why)
+        return True
 
     def evict_oldest(self, why: str) -> bool:
         """Evict the oldest request on its way that holds blocks, or else the oldest; False if there is none.

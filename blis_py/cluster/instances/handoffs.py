@@ -82,7 +82,7 @@ class Trtllm(HandOff):
     def _supply(self, pair: Pair, request: Request, tokens: int) -> Supply:
         """A request takes one of the decode instance's places while its KV is on the way."""
         instance = self._instances[pair.decode]
-        full = instance.committed >= instance.max_num_seqs
+        full = instance.free_places(request) <= 0
         buffer = self.settings.max_tokens_in_buffer
         if not full and buffer is not None:
             full = self._buffer_is_full(request, instance, buffer)
@@ -151,7 +151,8 @@ class Sglang(Trtllm):
         self._instances[pair.decode].take_over(request, now_ns + self._front_end_ns)
 
     def _supply(self, pair: Pair, request: Request, tokens: int) -> Supply:
-        supply, committed = super()._supply(pair, request, tokens), self._instances[pair.decode].committed
+        supply = super()._supply(pair, request, tokens)
+        committed = self._instances[pair.decode].committed_beside(request)
         if committed and not supply.free_tokens:
             reserve = self.settings.reserved_decode_tokens * (committed + 1)
             supply.free_tokens = max(reserve, request.max_tokens - 1)

@@ -99,7 +99,7 @@ class Instance(Wakeable):
         self._when_idle: Callable[[int], None] | None = None
         self._index = 0
         self._woken_ns = 0
-        self.block_size, self.max_num_seqs = scheduler.config.block_size, scheduler.config.max_num_seqs
+        self.block_size = scheduler.config.block_size
         self._loop = self.run()
 
     def run(self) -> Generator[int, None, None]:
@@ -296,10 +296,13 @@ class Instance(Wakeable):
         """All requests that have been dispatched to it and have not ended."""
         return [*self._life.running, *self._life.queued, *(request for _, request in self._inbox)]
 
-    @property
-    def committed(self) -> int:
-        """Requests that run, or hold blocks for KV on its way."""
-        return self._life.committed
+    def committed_beside(self, request: Request) -> int:
+        """See `Lifecycle.committed_beside`."""
+        return self._life.committed_beside(request)
+
+    def free_places(self, request: Request) -> int:
+        """See `Lifecycle.free_places`."""
+        return self._life.free_places(request)
 
     def receiving_beside(self, request: Request) -> list[Request]:
         """Requests that hold blocks for KV on its way to where a request is to run."""

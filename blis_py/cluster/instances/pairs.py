@@ -8,6 +8,7 @@ from typing import Final
 from blis_py.cluster.instances.network import Transfer
 from blis_py.core.request import Request
 from blis_py.metrics.handovers import HandOver
+from blis_py.metrics.record import INSTANCE_FAILED
 
 _pack: Final = Struct(f"{len(HandOver._fields)}q").pack
 
@@ -32,6 +33,7 @@ class Pair:
         "is_lost",
         "is_open",
         "limits",
+        "lost_because",
         "preemptions",
         "prefill",
         "prefill_end_ns",
@@ -63,6 +65,8 @@ class Pair:
         """Whether the prefill instance has the request."""
         self.is_lost = False
         """Whether the prefill instance has dropped the KV before it was fetched."""
+        self.lost_because = INSTANCE_FAILED
+        """Reason for which KV on the wire arrives in vain."""
         self.chunk_tokens = 0
         """Prompt tokens whose KV the prefill instance has, as far as chunks are sent."""
         self.preemptions = 0

@@ -66,7 +66,7 @@ class Recorder(VisitColumns):
         self._rejections: dict[int, str] = {}
         """Row -> reason of the rejection."""
         self._evictions: dict[int, str] = {}
-        """Visit -> reason of the eviction; the visit may have ended by itself since."""
+        """Row -> reason of the eviction; the request may have ended by itself since."""
         self._timed_out = 0
         self._queued_ns: Ints | None = None
         """Time of entry into the gateway queue, by request; -1 = not queued."""
@@ -128,9 +128,9 @@ class Recorder(VisitColumns):
     def _reasons(self) -> Labels | None:
         """Reasons of rejections and evictions; `None` if there were none."""
         evicted = {
-            int(self.request[visit]): why
-            for visit, why in self._evictions.items()
-            if self.outcome[visit] == Outcome.EVICTED
+            row: why
+            for row, why in self._evictions.items()
+            if self.outcome[self.latest_visit(row)] == Outcome.EVICTED
         }
         reasons = self._rejections | evicted
         if not reasons:
@@ -171,7 +171,7 @@ class Recorder(VisitColumns):
     def lost(self, request: Request, now_ns: int, why: str) -> None:
         """Record the end of a request between two visits: no instance takes it on."""
         self.outcome[request.visit], self.finish_ns[request.visit] = Outcome.EVICTED, now_ns
-        self._evictions[request.visit] = why
+        self._evictions[request.row] = why
         self.failed(request, now_ns)
 
     def failed(self, request: Request, seen_ns: int) -> None:
@@ -186,14 +186,18 @@ class Recorder(VisitColumns):
             self.on_end(request, seen_ns)
 
     def evicted(self, request: Request, why: str) -> None:
-        """Record that a request is to be evicted; it leaves its instance unless it ends before."""
-        self._evictions[request.visit] = why
+        """Record that a request is to be evicted; it leaves its instance unless it ends before.
+
+        If its visit ends with the step in progress and goes on elsewhere, it leaves there.
+        """
+        self._evictions[request.row] = why
         if self.on_eviction is not None:
             self.on_eviction(request)
 
     def _note_evictions(self) -> None:
         """Reclassify requests marked for eviction that left as timed out."""
-        for visit in self._evictions:
+        for row in self._evictions:
+            visit = self.latest_visit(row)
             if self.outcome[visit] == Outcome.TIMED_OUT:
                 self.outcome[visit] = Outcome.EVICTED
 

@@ -106,7 +106,11 @@ class VisitColumns:
 
     def has_moved(self, row: int) -> bool:
         """Whether a request has begun a visit after its first."""
-        return len(self.latest) > 0 and int(self.latest[row]) != row
+        return self.latest_visit(row) != row
+
+    def latest_visit(self, row: int) -> int:
+        """The visit that a request has begun last."""
+        return int(self.latest[row]) if len(self.latest) else row
 
     def deliver_late(self, request: Request, delay_ns: int) -> None:
         """Delay the token of a visit, which another instance delivers with the KV."""
@@ -148,7 +152,7 @@ class VisitColumns:
     def timed_out_ns(self, visit: int) -> int:
         """Time at which the client of a visit's request timed out."""
         row = int(self.request[visit])
-        return int(self.finish_ns[self.latest[row] if len(self.latest) else row])
+        return int(self.finish_ns[self.latest_visit(row)])
 
     def late_by(self, visit: int) -> int:
         """Delay of a visit's tokens at the client by its prompt, by those of others, and by a hand-over."""
