@@ -99,6 +99,7 @@ fuzz: $(VENV)/.installed-check
 # Then the suite as other processors run it, which takes an hour; PROCESSORS='tests/golden' for a part.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/soak/soak.py $(SOAK)
+	$(BIN)/python tests/soak/random_fleets.py
 	$(BIN)/python tests/soak/processors.py $(PROCESSORS)
 
 # 3,000 outputs of the engine under random settings, beside each request alone; SOAK='--outputs 500 --seed 7' for others.
