@@ -301,6 +301,23 @@ def test_fused_norms_take_no_time_beside_an_all_reduce_and_none_off_alone() -> N
     assert priced(1, False).step_ns(few) == priced(1, True).step_ns(few)
 
 
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+@pytest.mark.parametrize(("model", "tp"), [("llama-4-scout", 4), ("mixtral-8x7b", 2), ("qwen3-30b-a3b", 1)])
+def test_experts_in_eight_bits_take_no_longer_than_in_sixteen_under_vllm(
+    gpu: str, model: str, tp: int
+) -> None:
+    """By tensor or channel as with block scales: half the bytes of 16 bits."""
+    wide = load_model(model)
+    halves = replace(wide.weights, experts=1.0, arithmetic="fp8", block_scales=False)
+
+    def experts(weights: Weights) -> Any:
+        learned, _ = surfaces_for(load_gpu(gpu), "vllm")
+        listed = OperatorList(replace(wide, weights=weights), load_gpu(gpu), Layout(tp), learned)
+        return listed.of_computed(2.0 ** np.arange(4, 12))
+
+    assert (experts(halves) <= 1.05 * experts(wide.weights)).all()
+
+
 def test_a_host_launches_as_slowly_as_it_was_measured() -> None:
     """SGLang's attention module was timed with its launches, on Grace and on x86; that of others was not."""
     terms = EngineTerms(launch_layer_ns=2e6)
