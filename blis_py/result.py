@@ -150,8 +150,12 @@ class Result(ShownResult):
         """The result in the format of `vllm bench serve`."""
         from blis_py.report.vllm import vllm_result
 
+        load = self.config.workload
         return vllm_result(
-            self.record, goodput=self.simulation.targets, request_rate=self.config.workload.rate
+            self.record,
+            goodput=self.simulation.targets,
+            request_rate=load.rate,
+            max_concurrency=load.concurrency,
         )
 
     def blis(self, *, requests: bool = False) -> dict[str, Any]:

@@ -123,11 +123,19 @@ def visit_columns(record: RunRecord) -> dict[str, Any]:
         "instance": visits.instance[order],
         "role": Labels(visits.role[order].astype(np.int32), _ROLES),
         "outcome": Labels(_visit_ends(visits.outcome[order]), (*_OUTCOMES, *_ONWARD)),
-        **{f"{name}_s": Times(getattr(visits, f"{name}_ns")[order], 9) for name in times},
+        **{f"{name}_s": Times(_at_instance(visits, f"{name}_ns")[order], 9) for name in times},
         "output_tokens": visits.emitted_tokens[order],
         "cached_tokens": visits.cached_tokens[order],
         "preemptions": visits.preemptions[order],
     }
+
+
+def _at_instance(visits: Visits, name: str) -> Ints:
+    """Times of visits. What a visit that goes on has emitted, the client may see later: here it is the time at which
+    the instance did."""
+    times_ns: Ints = getattr(visits, name)
+    onward = (visits.outcome >= Onward.HANDED_OVER) & (times_ns >= 0)
+    return np.where(onward, np.minimum(times_ns, visits.finish_ns), times_ns)
 
 
 def _visit_ends(outcome: NDArray[np.int8]) -> NDArray[np.int32]:

@@ -12,7 +12,7 @@ from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.requests.table import Ints
 
 SATURATED, OVERLOADED, STABLE = "saturated", "overloaded at times", "stable"
-TOO_SHORT, CLOSED = "too short to tell", "closed loop"
+TOO_SHORT, CLOSED, AT_ONCE = "too short to tell", "closed loop", "all at once"
 LATE_NS = 10**9
 """Waiting time for the first step above which a request indicates an overloaded cluster."""
 MIN = 50
@@ -33,6 +33,8 @@ _BLOCKS, _TOGETHER, _DRAWS, _GROWTH = 40, 5, 1000, 0.01
 def load(record: RunRecord) -> dict[str, Any]:
     """Offered and served requests per second in the second half of the arrivals, and the verdict.
 
+    *All at once*: no request arrives after another, so that there is no rate to keep up with.
+
     *Saturated*: the backlog, the requests that have arrived and not ended, grows through the second half of
     the arrivals; the drain after the last arrival does not count. It grows if the mean growth per block of
     time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at least 1 %
@@ -44,12 +46,13 @@ def load(record: RunRecord) -> dict[str, Any]:
     `overloaded_s` is the length of time during which any request has waited that long.
 
     Requests of closed loops wait for each other and have no backlog: if there are others, the verdict, with
-    its rates, is on those, and `closed_loop_requests` counts the rest; if not, it is *closed loop*.
+    its rates, is on those, and `closed_loop_requests` counts the rest; if not, it is *closed loop*. If they have
+    a rate as well and clients send late, that rate is the offered one, and `client_wait_ms` their mean wait.
     """
     due_ns = record.table.due_ns
     if due_ns is not None:
         if (due_ns >= 0).all():
-            return _load_summary(CLOSED, _rates(record, 0, _end_ns(record)), None, 0.0)
+            return _load_of_loops(record, due_ns)
         is_open = due_ns < 0
         if not is_open.all():
             return load(record.take(np.flatnonzero(is_open))) | {
@@ -60,6 +63,8 @@ def load(record: RunRecord) -> dict[str, Any]:
     first_ns, last_ns = (int(table.arrival_ns[0]), int(table.arrival_ns[-1])) if rows else (0, 0)
     middle_ns = (first_ns + last_ns) // 2
     late_s = _overloaded_s(record)
+    if rows > 1 and first_ns == last_ns:
+        return _load_summary(AT_ONCE, _rates(record, first_ns, _end_ns(record)), None, late_s)
     rates = _rates(record, middle_ns, last_ns)
     served = record.outcome <= Outcome.LENGTH_CAPPED
     second = table.arrival_ns >= middle_ns
@@ -81,6 +86,17 @@ def load(record: RunRecord) -> dict[str, Any]:
     if grows and (late_s or _slowdown(record, middle_ns, last_ns) > _SLOWER):
         return _load_summary(SATURATED, rates, mean, late_s)
     return _load_summary(OVERLOADED if late_s else STABLE, rates, mean, late_s)
+
+
+def _load_of_loops(record: RunRecord, due_ns: Ints) -> dict[str, Any]:
+    """The load of closed loops alone."""
+    offered, served = _rates(record, 0, _end_ns(record))
+    span_s = float(due_ns.max(initial=0) - due_ns.min(initial=0)) / 1e9
+    wait_ns = record.table.arrival_ns - due_ns
+    if not span_s or not wait_ns.any():
+        return _load_summary(CLOSED, (offered, served), None, 0.0)
+    rates = (len(due_ns) - 1) / span_s, served
+    return _load_summary(CLOSED, rates, None, 0.0) | {"client_wait_ms": float(wait_ns.mean()) / 1e6}
 
 
 def _unserved(outcome: NDArray[np.int8]) -> float:
@@ -115,7 +131,7 @@ def _falls_behind(record: RunRecord, span_ns: int) -> bool:
         return False
     arrival_ns = record.table.arrival_ns
     until_ns = np.where(record.scheduled_ns < 0, record.finish_ns, record.scheduled_ns)
-    waited_ns = np.where(until_ns < 0, record.end_ns, until_ns) - arrival_ns
+    waited_ns = np.where(until_ns < 0, _expected_ns(record, until_ns), until_ns) - arrival_ns
     thirds = np.minimum((arrival_ns - arrival_ns[0]) * 3 // span_ns, 2)
     if len(np.unique(thirds)) < 3:
         return False
@@ -127,6 +143,15 @@ def _leaves_most_queued(record: RunRecord) -> bool:
     """Whether more than half of the requests still wait for their first step at the end of the run."""
     queued = int((record.outcome == Outcome.QUEUED).sum())
     return queued >= 2 * MIN and queued > len(record.table) / 2
+
+
+def _expected_ns(record: RunRecord, until_ns: Ints) -> Ints:
+    """Times at which requests that still wait at the end of a run would be scheduled, in order of arrival and
+    at the rate of the second half of the run."""
+    middle_ns = (int(record.table.arrival_ns[0]) + record.end_ns) // 2
+    scheduled = max(int((record.scheduled_ns >= middle_ns).sum()), 1)
+    ahead = np.cumsum(until_ns < 0)
+    return record.end_ns + ahead * (record.end_ns - middle_ns) // scheduled
 
 
 def _needed(rows: int, factor: float) -> dict[str, int]:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
-from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
+from blis_py.metrics.load import AT_ONCE, CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import METRICS, shown_in
 from blis_py.metrics.slo import limit_and_measured
 from blis_py.report._amounts import count, ms, short
@@ -146,8 +146,13 @@ def _load(load: Summary, counts: Summary) -> str:
         return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"
     if verdict == STABLE:
         return f"[bold green]stable[/]: {rates}"
+    if verdict == CLOSED and "client_wait_ms" in load:
+        late = _seconds(load["client_wait_ms"] / 1000)
+        return f"[bold]closed loop[/]: {rates}; clients send {late} late on average"
     if verdict == CLOSED:
         return f"[bold]closed loop[/]: {served}"
+    if verdict == AT_ONCE:
+        return f"[bold]all requests arrive at once[/]: no rate to keep up with; {served}"
     needed = load.get("requests_for_verdict")
     more = f"; try about {needed:,} requests" if needed else ""
     return f"[bold yellow]too short to tell[/] whether it keeps up{more}"

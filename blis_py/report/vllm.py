@@ -40,6 +40,7 @@ def vllm_result(
     goodput: GoodputTargets | None = None,
     detailed: bool = True,
     request_rate: float | str | None = None,
+    max_concurrency: int | None = None,
 ) -> dict[str, Any]:
     """A run as the JSON object of `vllm bench serve`, under its names and in its units.
 
@@ -53,6 +54,7 @@ def vllm_result(
         goodput: limits for `request_goodput`; `None` there without any.
         detailed: the lists too, as with `--save-detailed`: `itls` has one number per output token.
         request_rate: the configured rate in requests per second, if any.
+        max_concurrency: the configured limit on the client's requests in progress, if any.
     """
     check(record)
     columns = latencies(record)
@@ -68,7 +70,7 @@ def vllm_result(
         "num_prompts": len(record.table),
         "request_rate": request_rate,
         "burstiness": None,
-        "max_concurrency": None,
+        "max_concurrency": max_concurrency,
         **_throughput(record, done, None if held is None else int(held.good.sum())),
     }
     result |= _lists(record, columns, gaps, done) if detailed else {}

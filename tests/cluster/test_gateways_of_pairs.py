@@ -110,3 +110,12 @@ def test_a_decode_rank_admits_by_its_own_places(engine: str) -> None:
     ranks = {"tp": 2, "attention_dp": 2, "decode_instances": 1, "max_num_seqs": places}
     record = recorded(rows(output=2), engine=engine, **ranks)
     assert (record.outcome == Outcome.COMPLETED).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_visit_emits_after_it_finishes(engine: str) -> None:
+    visits = blis.run(**PAIRS, engine=engine, num_requests=20, output_tokens=9).visits
+    emitting = visits.dropna(subset=["first_token_s"])
+    assert len(emitting) >= 20
+    assert (emitting["first_token_s"] <= emitting["finish_s"]).all()
+    assert (emitting["last_token_s"] <= emitting["finish_s"]).all()

@@ -11,7 +11,7 @@ import pytest
 from record_builders import instance, record, table
 
 import blis_py as blis
-from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE, TOO_SHORT
+from blis_py.metrics.load import AT_ONCE, CLOSED, OVERLOADED, SATURATED, STABLE, TOO_SHORT
 from blis_py.metrics.load import load as assess
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.requests.table import RequestTable
@@ -265,3 +265,22 @@ def test_a_backlog_that_grows_by_a_hundredth_of_what_is_offered_is_saturation(
 def test_a_horizon_that_leaves_most_requests_queued_is_saturation() -> None:
     result = blis.run(model="qwen3-14b", rate=60, num_requests=3000, horizon="10s")
     assert result.summary["load"]["verdict"] == "saturated"
+
+
+def test_a_cut_run_at_twice_the_capacity_is_saturated() -> None:
+    assert load(rate=16, num_requests=3000, horizon="30s")["verdict"] == SATURATED
+
+
+def test_requests_that_all_come_at_once_have_no_rate_to_keep_up_with() -> None:
+    at_once = record(table([0] * 60), [instance([5])], [(0, [0])] * 60)
+    assert assess(at_once)["verdict"] == AT_ONCE
+    assert "requests_for_verdict" not in assess(at_once)
+
+
+def test_a_closed_loop_with_a_rate_reports_how_late_its_clients_send() -> None:
+    """One at a time, half a second each, of ten requests per second."""
+    found = load(concurrency=1, rate=10, num_requests=40, arrival="constant")
+    assert found["verdict"] == CLOSED
+    assert found["offered_per_s"] == pytest.approx(10, rel=0.05)
+    assert found["served_per_s"] == pytest.approx(2, rel=0.05)
+    assert found["client_wait_ms"] == pytest.approx(39 / 2 * 400, rel=0.05)

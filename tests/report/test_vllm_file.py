@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_builders import emission_times, instance, random_record, record, table
 
+import blis_py as blis
 from blis_py.metrics.latencies import completed_mask
 from blis_py.metrics.record import Outcome
 from blis_py.metrics.slo import parse_goodput
@@ -24,6 +25,12 @@ SUMMARY_KEYS = {
     *("max_concurrent_requests", "model_id", "num_prompts", "request_rate", "backend"),
 }
 LISTS = {"input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "queue_times", "errors"}
+
+
+def test_a_closed_loop_has_its_limit_in_the_file() -> None:
+    loop = {"model": "llama-3.1-8b", "num_requests": 8, "output_tokens": 5}
+    assert blis.run(**loop, concurrency=3).vllm()["max_concurrency"] == 3
+    assert blis.run(**loop, rate=5).vllm()["max_concurrency"] is None
 
 
 def test_the_keys_are_those_of_vllm_bench_serve() -> None:
