@@ -21,8 +21,8 @@ from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.registry import METRICS, Floats, Metric
-from blis_py.metrics.visits import Onward, Role
-from blis_py.requests.table import Labels
+from blis_py.metrics.visits import Onward, Role, Visits
+from blis_py.requests.table import Ints, Labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,8 +131,7 @@ def visit_columns(record: RunRecord) -> dict[str, Any]:
 
 
 def _at_instance(visits: Visits, name: str) -> Ints:
-    """Times of visits. What a visit that goes on has emitted, the client may see later: here it is the time at which
-    the instance did."""
+    """Times of visits at their instance: the client may see the tokens of one that goes on later."""
     times_ns: Ints = getattr(visits, name)
     onward = (visits.outcome >= Onward.HANDED_OVER) & (times_ns >= 0)
     return np.where(onward, np.minimum(times_ns, visits.finish_ns), times_ns)

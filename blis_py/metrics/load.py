@@ -46,8 +46,8 @@ def load(record: RunRecord) -> dict[str, Any]:
     `overloaded_s` is the length of time during which any request has waited that long.
 
     Requests of closed loops wait for each other and have no backlog: if there are others, the verdict, with
-    its rates, is on those, and `closed_loop_requests` counts the rest; if not, it is *closed loop*. If they have
-    a rate as well and clients send late, that rate is the offered one, and `client_wait_ms` their mean wait.
+    its rates, is on those, and `closed_loop_requests` counts the rest; if not, it is *closed loop*. If they
+    have a rate as well and clients send late, that rate is the offered one, and `client_wait_ms` their mean wait.
     """
     due_ns = record.table.due_ns
     if due_ns is not None:
