@@ -47,7 +47,8 @@ def load(record: RunRecord) -> dict[str, Any]:
 
     Requests of closed loops wait for each other and have no backlog: if there are others, the verdict, with
     its rates, is on those, and `closed_loop_requests` counts the rest; if not, it is *closed loop*. If they
-    have a rate as well and clients send late, that rate is the offered one, and `client_wait_ms` their mean wait.
+    have a rate as well and clients send late, that rate is the offered one, and `client_wait_ms` their mean
+    wait.
     """
     due_ns = record.table.due_ns
     if due_ns is not None:
