@@ -253,8 +253,11 @@ def _budget(plan: _Plan) -> KvCapacity:
         memory_bytes = gpu.visible_memory_bytes
         basis = "that CUDA sees" if gpu.visible_known else "that CUDA is assumed to see"
     weights = rank_weight_bytes(shape, layout) + overheads.rope_bytes(shape)
+    experts = shape.moe_layers * shape.experts * shape.expert_parameters * shape.weights.experts / layout.gpus
+    weights += experts * (overheads.padded_experts(shape, layout.gpus // layout.ep) - 1)
     activations = overheads.activations(shape, tp, tokens, seqs)
-    overhead = (overheads.single_gpu_gib if tp == 1 else overheads.rank_gib) * GIB
+    outside_gib = overheads.single_gpu_gib if tp == 1 else overheads.rank_gib
+    overhead = (outside_gib + overheads.graph_gib) * GIB
     if overheads.share_of_started:
         memory_bytes, overhead, basis = int(memory_bytes - overhead), 0.0, "free before loading"
     usable = memory_bytes * utilization

@@ -15,10 +15,15 @@ the pool has been sized, out of what the utilisation leaves free.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 from blis_py.core.light_dataclass import dataclass
 from blis_py.models.model_shape import ModelShape
+from blis_py.models.weights import MXFP4_BYTES
+
+_WIDTH_TILE, _HIDDEN_TILE = 128, 256
+"""Multiples to which vLLM rounds the width of an expert on a rank, and the hidden size."""
 
 
 class Activations(NamedTuple):
@@ -60,8 +65,21 @@ class MemoryOverheads:
     """Share of the pool set aside for states of linear attention; 0 = of as many sequences as may run."""
     states_reserved: bool = False
     """Whether states of `max_num_seqs` sequences are allocated at start, or the engine does not start."""
+    padded_mxfp4: bool = False
+    """Whether experts in MXFP4 are loaded with both sizes of their matrices rounded up for the kernels."""
+    graph_gib: float = 0.0
+    """CUDA graphs, where they are counted before the pool is sized."""
     source: str = ""
     """Source of the figures."""
+
+    def padded_experts(self, shape: ModelShape, gpus: int) -> float:
+        """Loaded over stored size of the routed experts: gpt-oss-120b comes to 65.9 GiB on one GPU
+        (logs: 64.4 to 66.0), and its file has 60.7."""
+        if not self.padded_mxfp4 or shape.weights.experts != MXFP4_BYTES or not shape.moe_layers:
+            return 1.0
+        width = shape.moe_intermediate / gpus
+        padded = ceil(width / _WIDTH_TILE) * _WIDTH_TILE * ceil(shape.hidden / _HIDDEN_TILE) * _HIDDEN_TILE
+        return padded / (width * shape.hidden)
 
     def activations(self, shape: ModelShape, tp: int, tokens: int, seqs: int) -> Activations:
         """Memory the engine reserves, on one rank.
@@ -101,6 +119,7 @@ VLLM_OVERHEADS = MemoryOverheads(
     rank_gib=0.69,
     visible_memory=True,
     windows_apart=True,
+    padded_mxfp4=True,
     source="learned on KV pools that vLLM 0.9 to 0.31 reported (benchmarks/accuracy/kv_pools.py)",
 )
 SGLANG_OVERHEADS = MemoryOverheads(
@@ -134,6 +153,14 @@ OVERHEADS = {
     "trtllm": TRTLLM_OVERHEADS,
 }
 """Overheads by the name used in configurations."""
+
+
+GRAPHS_COUNTED = (0, 20)
+"""First release of vLLM that counts CUDA graphs before it sizes the pool."""
+UNCERTAIN_POOLS = (0, 26)
+"""First release whose estimate is known to be far off for experts with DP or EP and for linear attention."""
+GRAPH_GIB, GRAPH_RANGE_GIB = 0.3, (0.2, 6.2)
+"""Typical and extreme CUDA graphs in logs of vLLM."""
 
 
 def _widest(shape: ModelShape, tp: int) -> float:

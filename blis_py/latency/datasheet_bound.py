@@ -28,20 +28,25 @@ def bound_ns(shape: ModelShape, gpu: GpuSpec, gpus: int, step: StepFeatures) -> 
 
 
 def bound_notes(
-    model: LatencyModel, shape: ModelShape, gpu: GpuSpec | None, gpus: int, prompt_tokens: int, budget: int
+    model: LatencyModel,
+    shape: ModelShape,
+    gpu: GpuSpec | None,
+    gpus: int,
+    prompt_tokens: int,
+    budget_tokens: int,
 ) -> tuple[str, ...]:
     """A note for each kind of step that is priced below the bound, from one request alone.
 
     Args:
         gpu: None if the device has no datasheet.
         prompt_tokens: the longest prompt.
-        budget: most tokens of a step.
+        budget_tokens: most tokens of a step.
     """
     if gpu is None or not prompt_tokens:
         return ()
-    prompt_tokens = min(prompt_tokens, _MOST_CHUNKS * budget)
+    prompt_tokens = min(prompt_tokens, _MOST_CHUNKS * budget_tokens)
     notes = []
-    for name, steps in _of_one_request(prompt_tokens, budget).items():
+    for name, steps in _of_one_request(prompt_tokens, budget_tokens).items():
         price = sum(map(model.step_ns, steps))
         bound = sum(bound_ns(shape, gpu, gpus, step) for step in steps)
         if price < _NOTED * bound:
@@ -54,9 +59,9 @@ def bound_notes(
     return tuple(notes)
 
 
-def _of_one_request(prompt_tokens: int, budget: int) -> dict[str, list[StepFeatures]]:
+def _of_one_request(prompt_tokens: int, budget_tokens: int) -> dict[str, list[StepFeatures]]:
     """The steps of a prompt, and its first decode."""
-    chunk = max(min(budget, prompt_tokens), 1)
+    chunk = max(min(budget_tokens, prompt_tokens), 1)
     starts = range(0, prompt_tokens, chunk)
     decode = StepFeatures(
         decode_seqs=1, decode_kv_tokens=prompt_tokens, max_context=prompt_tokens, emitted_rows=1

@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from blis_py.core.light_dataclass import dataclass
 from blis_py.models._module_names import ModuleNames
 from blis_py.models.hf_config import ConfigFile, names_of
-from blis_py.models.weights import LayerCounts, Quantisation, Weights
+from blis_py.models.weights import MXFP4_BYTES, LayerCounts, Quantisation, Weights
 
-MXFP4_BYTES = 0.53125
-"""4 bits and one 8-bit scale per 32 weights."""
 NVFP4_BYTES = 0.5625
 """4 bits and one 8-bit scale per 16 weights."""
 

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from blis_py.core.light_dataclass import dataclass
 
+MXFP4_BYTES = 0.53125
+"""4 bits and one 8-bit scale per 32 weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blis_py.config.derived import LaunchedEngine, settings_of, state_copies
 from blis_py.config.engine import load_engine
 from blis_py.config.models import RunConfig
@@ -10,7 +12,14 @@ from blis_py.errors import InputError
 from blis_py.hardware.capacity import KvCapacity, check_tp, default_max_model_len, kv_capacity
 from blis_py.hardware.gpu import GpuSpec
 from blis_py.hardware.layout import Layout
-from blis_py.hardware.memory_overheads import OVERHEADS
+from blis_py.hardware.memory_overheads import (
+    GRAPH_GIB,
+    GRAPH_RANGE_GIB,
+    GRAPHS_COUNTED,
+    OVERHEADS,
+    UNCERTAIN_POOLS,
+    MemoryOverheads,
+)
 from blis_py.models.model_shape import ModelShape
 from blis_py.setup.demand import Demand
 
@@ -43,7 +52,7 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
             gpu_memory_utilization=settings.gpu_memory_utilization,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
-            overheads=OVERHEADS[config.memory],
+            overheads=_overheads(config),
             layout=layout,
         )
     except InputError:
@@ -54,13 +63,40 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
         if given is None:
             replicas = f", on each of {layout.attention_dp} replicas" if layout.attention_dp > 1 else ""
             blocks = computed.blocks * layout.attention_dp
-            return computed.describe() + replicas, blocks, _running(config, computed)
+            return (
+                computed.describe() + replicas + _certainty(config, shape),
+                blocks,
+                _running(config, computed),
+            )
         fits = f"by its memory {computed.blocks:,}"
     line = (
         f"KV capacity: {given:,} blocks of {settings.block_size} = {given * settings.block_size:,} tokens "
         f"(as given; {fits}: {shape.name} on {gpu.name} TP{config.tp})"
     )
     return line, given, None
+
+
+def _overheads(config: RunConfig) -> MemoryOverheads:
+    """The engine's memory beyond weights and KV, by its release."""
+    overheads = OVERHEADS[config.memory]
+    return replace(overheads, graph_gib=GRAPH_GIB) if _counts_graphs(config) else overheads
+
+
+def _counts_graphs(config: RunConfig) -> bool:
+    release = load_engine(config.engine).release
+    return config.memory == "vllm" and release >= GRAPHS_COUNTED and config.latency.cuda_graphs
+
+
+def _certainty(config: RunConfig, shape: ModelShape) -> str:
+    """The range of the memory of CUDA graphs, where the release counts it."""
+    if not _counts_graphs(config):
+        return ""
+    low, high = GRAPH_RANGE_GIB
+    text = f"; of the overhead {GRAPH_GIB:g} GiB are CUDA graphs (logs: {low:g} to {high:g})"
+    spread = shape.is_moe and (config.attention_dp > 1 or config.ep > 1)
+    if load_engine(config.engine).release >= UNCERTAIN_POOLS and (spread or shape.linear is not None):
+        text += "; pool uncertain: read it from your server's log and give it with --num-kv-blocks"
+    return text
 
 
 def _running(config: RunConfig, computed: KvCapacity) -> int | None:

@@ -38,8 +38,8 @@ def _faster_than_hardware(
     if demand.kinds:
         return ()
     prompt_tokens = min(int(demand.table.prompt_tokens.max(initial=0)), scheduler.max_model_len)
-    budget = scheduler.max_num_batched_tokens
-    return bound_notes(latency, served.shape, served.gpu, served.config.tp, prompt_tokens, budget)
+    budget_tokens = scheduler.max_num_batched_tokens
+    return bound_notes(latency, served.shape, served.gpu, served.config.tp, prompt_tokens, budget_tokens)
 
 
 def deployed_pool(pool: PoolSection, config: RunConfig) -> Deployment:

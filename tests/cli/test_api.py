@@ -59,7 +59,7 @@ def test_an_unknown_setting_is_an_error_with_a_suggestion() -> None:
 
 
 def test_what_is_assumed_of_a_model_is_among_the_notes(tmp_path: Path) -> None:
-    (hopper,) = blis.build(model="gpt-oss-120b", gpu="h100", num_requests=1).notes
+    (hopper,) = blis.build(model="gpt-oss-120b", gpu="h100", max_num_seqs=256, num_requests=1).notes
     assert hopper.startswith("step times of what was not learned on together: ")
     assert blis.build(model="gpt-oss-120b", gpu="b200", num_requests=1).notes == ()
     plain = blis.build(model="llama-3.1-8b", gpu="h200", num_requests=1)

@@ -9,13 +9,11 @@ import yaml
 
 import blis_py as blis
 from blis_py import latency
-from blis_py.api import configure
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.datasheet_bound import bound_notes, bound_ns
 from blis_py.models.model_shape import load_model
-from blis_py.planning._space import for_sizing
 
 LLAMA, H100 = load_model("llama-3.1-8b"), load_gpu("h100")
 LONG = {
@@ -69,9 +67,8 @@ def test_given_coefficients_below_the_datasheet_are_named(tmp_path: Path) -> Non
     assert sum("linear is faster than the hardware" in note for note in notes) == 2
 
 
-def test_the_engine_of_blis_is_sized_by_its_formula_only_by_name() -> None:
+def test_a_plan_refuses_the_formula_of_blis_as_a_mere_default() -> None:
+    small = {"engine": "blis", "model": "llama-3.1-8b", "num_requests": 5, "slo": "e2e.p99=60s"}
+    sized = {"instances": [1], "draws": 0, "tune": False, "workers": 1, "cache": False}
     with pytest.raises(InputError, match=r"trained-physics is no basis for sizing.*--latency-model trained"):
-        for_sizing(configure(engine="blis", model="llama-3.1-8b"))
-    asked = configure(engine="blis", model="llama-3.1-8b", latency_model="trained-physics")
-    assert for_sizing(asked).latency.model == "trained-physics"
-    assert for_sizing(configure(engine="blis", model="llama-3.1-8b", latency_model="trained"))
+        blis.plan(**small, **sized)

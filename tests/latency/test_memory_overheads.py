@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import blis_py as blis
 from blis_py.errors import InputError
 from blis_py.hardware.capacity import KvCapacity, kv_capacity
 from blis_py.hardware.gpu import GIB, load_gpu
@@ -117,3 +118,34 @@ def test_shared_experts_are_part_of_the_widest_layer_and_shared_by_the_ranks() -
         without, _ = own.activations(sparse, tp, tokens, 1)
         found, _ = own.activations(replace(sparse, shared_intermediate=width), tp, tokens, 1)
         assert found - without == tokens * sparse.dtype_bytes * 3 * width / tp
+
+
+def test_experts_in_mxfp4_are_loaded_with_padded_matrices() -> None:
+    """Servers report 64.4 to 66.0 GiB of gpt-oss-120b, whose file has 60.7, and do not start on one H100."""
+    shape, h100 = load_model("gpt-oss-120b"), load_gpu("h100")
+    loaded = kv_capacity(shape, h100, max_num_seqs=64, overheads=VLLM_OVERHEADS).weight_bytes / 2**30
+    assert 64.4 < loaded < 66.0
+    plain = kv_capacity(shape, load_gpu("h200"), overheads=BLIS_OVERHEADS).weight_bytes / 2**30
+    assert round(plain, 1) == 60.7
+    with pytest.raises(InputError, match="does not fit on H100 at TP1"):
+        kv_capacity(shape, h100, max_num_batched_tokens=8192, max_num_seqs=1024, overheads=VLLM_OVERHEADS)
+
+
+@pytest.mark.parametrize(
+    ("engine", "counted", "uncertain"),
+    [
+        ("vllm", False, False),
+        ("vllm-0.19", False, False),
+        ("vllm-0.20", True, False),
+        ("vllm-0.33", True, True),
+    ],
+)
+def test_cuda_graphs_are_counted_by_releases_from_0_20_on(
+    engine: str, counted: bool, uncertain: bool
+) -> None:
+    spread = {"model": "minimax-m2.5-nvfp4", "gpu": "b200", "tp": 2, "attention_dp": 2, "ep": 2}
+    line = blis.build(**spread, engine=engine, num_requests=1).capacity
+    assert ("of the overhead 0.3 GiB are CUDA graphs (logs: 0.2 to 6.2)" in line) is counted
+    assert ("pool uncertain" in line) is uncertain
+    plain = blis.build(model="qwen3-14b", engine=engine, num_requests=1, cuda_graphs=False).capacity
+    assert "CUDA graphs" not in plain
