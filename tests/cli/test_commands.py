@@ -16,7 +16,7 @@ FEW = "--most-requests 80 --workers 1 --no-cache"
 JOBS = {
     "run": (SMALL, '"completed": 20'),
     "replay": ("--model llama-3.1-8b --trace one/trace.csv", '"completed": 20'),
-    "serve": ("--model llama-3.1-8b --port 99999", "--port: cannot listen on"),
+    "serve": ("--model llama-3.1-8b --port 99999", "--port: must be from 0 to 65,535"),
     "observe": ("--server-url http://127.0.0.1:1", "--out: is needed"),
     "plan": (f"{SMALL} --slo ttft.p99=2s --max-rate {FEW} --no-tuning --draws 0", '"holds": true'),
     "sweep": (f"{SMALL} --vary num_instances=1,2 --workers 1 --no-cache", '"status": "ok"'),

@@ -179,7 +179,7 @@ def test_force_destroys_nothing_that_is_no_result(blis: Blis, small: tuple[str, 
 
 def test_a_server_needs_a_folder_to_replace_a_result_in(blis: Blis) -> None:
     pytest.importorskip("fastapi", reason="the extra serve is not installed")
-    code, _, err = blis("serve", "--model", "llama-3.1-8b", "--port", 99999, "--force")
+    code, _, err = blis("serve", "--model", "llama-3.1-8b", "--port", 0, "--force")
     assert (code, err) == (2, "error: --force: needs a folder to write to; add --out DIR\n")
 
 

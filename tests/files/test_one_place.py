@@ -30,6 +30,7 @@ ALLOWED = {
     "blis_py/planning/contents.py": "digests of what others read, and of its own sources",
     "blis_py/planning/store.py": "what it has kept itself; anything damaged is made again",
     "blis_py/serve/_generation.py": "a mailbox, which is no file",
+    "blis_py/serve/killable.py": "/proc/self/statm",
     "blis_py/traces/columns.py": "np.loadtxt on lines that have been read",
     "blis_py/traces/observed.py": "what it has just dumped",
     "blis_py/traces/_steplog_files.py": "Parquet, which pyarrow opens",
