@@ -33,7 +33,7 @@ class ServeSettings:
     """Further names of this server in the header Host."""
     trust_chat_template: bool = False
     """Chat templates of requests are rendered."""
-    max_connections: int = 8192
+    max_connections: int = 65536
     head_timeout_s: float = 30.0
     """Time within which the head of a connection's next request must be complete."""
     default_max_tokens: int | None = None
