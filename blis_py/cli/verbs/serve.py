@@ -26,7 +26,12 @@ SERVER = (
     Flag("--enable-admin", bool, "", "Routes that change the server need no key: /reset_prefix_cache, …"),
     Flag("--allowed-host", list[str], "", "Further name of the server (repeatable).", metavar="HOST"),
     Flag("--trust-request-chat-template", bool, "", "Render chat templates of requests."),
-    Flag("--max-connections", int, "", "Most connections at a time. Default 65536; never more than open files allow."),
+    Flag(
+        "--max-connections",
+        int,
+        "",
+        "Most connections at a time. Default 65536; never more than open files allow.",
+    ),
 )
 FLEET = (
     Flag("--speedup", float, "", "Simulated seconds per second. Default 1.", metavar="N"),
