@@ -16,6 +16,7 @@ from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
+from blis_py.metrics.priority_waits import priority_waits
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.registry import METRICS, Metric
 from blis_py.metrics.sessions import session_summary
@@ -111,6 +112,7 @@ class _Summary:
             "tenants": tenants,
             "instances": instances,
             "slo": self._verdicts(),
+            **priority_waits(self.record),
             **self._admission(),
             **self._gateway(),
             **self._disaggregation(),

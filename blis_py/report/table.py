@@ -88,6 +88,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
     yield _flow(_engine(cluster), width)
+    if "priority_waits" in summary:
+        yield _flow(_priority_waits(summary["priority_waits"]), width)
     for name, lines in LINES.items():
         if name in cluster:
             yield _flow(lines(cluster[name]), width)
@@ -217,6 +219,12 @@ def _engine(cluster: Summary) -> Iterable[str]:
     yield _alarming(cluster["preemptions"], "preemption")
     yield _alarming(cluster["priority_inversions"], "priority inversion")
     yield _alarming(cluster["head_of_line_events"], "head-of-line block")
+
+
+def _priority_waits(waits: Summary) -> Iterable[str]:
+    requests = count(waits["requests"], "request")
+    yield f"[yellow]{requests} waited 1 s or more while less urgent ones ran[/]"
+    yield f"{short(waits['max_ms'] / 1000)} s at most"
 
 
 def _routing(routing: Summary, cluster: Summary) -> Iterable[str]:
