@@ -58,7 +58,7 @@ def _priorities(record: RunRecord) -> Ints:
     known = instance_priorities(record.config.get("admission", {}).get("slo_priorities"))
     classes = record.table.slo_class
     of_class = np.array([known.get(name, known[""]) for name in classes.names], dtype=np.int64)
-    return of_class[classes.codes]  # type: ignore[no-any-return]
+    return of_class[classes.codes]
 
 
 class _Busy:
@@ -77,4 +77,4 @@ class _Busy:
         """The length of its part before each time."""
         index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
         own_ns = np.minimum(time_ns, self.end_ns[index]) - self.start_ns[index]
-        return np.where(index < 0, 0, self.earlier_ns[index] + own_ns)  # type: ignore[no-any-return]
+        return np.where(index < 0, 0, self.earlier_ns[index] + own_ns)
