@@ -1,0 +1,1 @@
+"""Scripts that measure and compare; see README.md."""

@@ -1,0 +1,55 @@
+"""An engine whose scheduler is compared: all that differs from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from benchmarks.engines.child import BARE
+from benchmarks.engines.scenario import Scenario
+from blis_py.core.config import SchedulerConfig
+
+
+class Variant(NamedTuple):
+    """A kind of scenarios that is counted by itself.
+
+    Attributes:
+        name: shown in the table.
+        draw: a random scenario.
+        since: first release that has it.
+    """
+
+    name: str
+    draw: Callable[[Random], Scenario]
+    since: tuple[int, ...] = ()
+
+
+class Engine(NamedTuple):
+    """An engine.
+
+    Attributes:
+        package: distribution on the package index, and package.
+        kept: beginnings of the paths in its wheel that are unpacked.
+        program: script of the child process, see `child_loop.serve`.
+        config: settings of our scheduler for a scenario, under the preset of a release.
+        variants: kinds of scenarios.
+        releases: those of the long comparison.
+        gated: those of `make engines`.
+        python: interpreter of the child process; None, and a note on stderr, if it cannot be had.
+    """
+
+    package: str
+    kept: tuple[str, ...]
+    program: Path
+    config: Callable[[Scenario, str], SchedulerConfig]
+    variants: tuple[Variant, ...]
+    releases: tuple[str, ...]
+    gated: tuple[str, ...]
+    python: Callable[[], Sequence[str] | None] = lambda: BARE
+
+    def variants_of(self, version: str) -> list[Variant]:
+        """Kinds of scenarios that a release has."""
+        release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        return [variant for variant in self.variants if variant.since <= release]

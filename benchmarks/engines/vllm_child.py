@@ -1,0 +1,310 @@
+"""vLLM's own scheduler, from its unpacked wheel, on scenarios; run by `child.py` in a bare interpreter.
+
+    python -I -S vllm_child.py ROOT MAX_BYTES
+
+The scheduler, the KV cache manager and the requests are vLLM's; models, workers and the engine's loop are
+stood in. The loop is that of `EngineCore.step`, or with asynchronous scheduling `step_with_batch_queue`:
+step n + 1 is planned after the outcome of step n - 1 and before that of n.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from enum import IntEnum
+from hashlib import blake2b
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.engines import child_loop, config_defaults, stand_ins
+from benchmarks.engines.scenario import (
+    EOS_TOKEN,
+    Arrivals,
+    RequestSpec,
+    Scenario,
+    StepTrace,
+    answer_limit,
+    answer_token,
+    token_ids,
+)
+from benchmarks.engines.vllm_config import Section, vllm_config
+
+REAL = (
+    "vllm.v1.core",
+    "vllm.v1.request",
+    "vllm.v1.kv_cache_interface",
+    "vllm.v1.kv_cache_spec_registry",
+    "vllm.v1.metrics.stats",
+    "vllm.v1.metrics.cache_hit_source",
+    "vllm.utils.math_utils",
+    "vllm.utils.hashing",
+)
+"""Modules of vLLM that run as they are."""
+ABSENT = frozenset(
+    (
+        *(
+            "torch",
+            "transformers",
+            "zmq",
+            "pydantic",
+            "huggingface_hub",
+            "cbor2",
+            "blake3",
+            "xxhash",
+            "psutil",
+        ),
+        *("regex", "cachetools", "numba", "PIL", "prometheus_client", "triton", "msgspec", "numpy"),
+        *("cloudpickle", "typing_extensions"),
+    )
+)
+"""Third-party modules they import."""
+
+
+class FinishReason(IntEnum):
+    """Stands for vLLM's enumeration of the same name."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+    ERROR = 3
+    REPETITION = 4
+
+
+class StructuredOutputRequest:
+    """No request has a grammar."""
+
+    @staticmethod
+    def from_sampling_params(params: Any) -> None:
+        """None: no grammar."""
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "vllm.v1.structured_output.request": {"StructuredOutputRequest": StructuredOutputRequest},
+    "vllm.utils": {
+        "length_from_prompt_token_ids_or_embeds": lambda ids, embeds: len(ids),
+        "cdiv": _ceil_div,
+        "GiB_bytes": 1 << 30,
+    },
+    "vllm.envs": {"VLLM_PREFIX_CACHE_RETENTION_INTERVAL": None, "VLLM_XPU_PP_MICROBATCH": True},
+    "vllm.v1.utils": {"ConstantList": lambda items: items},
+    "vllm.v1.engine": {
+        "EngineCoreEventType": SimpleNamespace(QUEUED=1, SCHEDULED=2, PREEMPTED=3),
+        "FinishReason": FinishReason,
+    },
+}
+"""Values that a decision depends on."""
+
+
+class Vllm:
+    """Schedulers of one release.
+
+    Args:
+        root: folder with its package.
+    """
+
+    def __init__(self, root: Path) -> None:
+        stand_ins.install(str(root), "vllm", REAL, ABSENT, PARTS)
+        self._kv = importlib.import_module("vllm.v1.kv_cache_interface")
+        self._request = importlib.import_module("vllm.v1.request").Request
+        self._status = importlib.import_module("vllm.v1.request").RequestStatus
+        sched = "vllm.v1.core.sched"
+        self._plain = importlib.import_module(f"{sched}.scheduler").Scheduler
+        self._overlapped = importlib.import_module(f"{sched}.async_scheduler").AsyncScheduler
+        self.defaults = config_defaults.of_folder(root / "vllm" / "config")
+
+    def drive(self, scenario: Scenario) -> list[StepTrace]:
+        """Steps of a scenario, as `scenario.StepTrace`."""
+        return _Drive(self, scenario).steps()
+
+    def scheduler(self, scenario: Scenario) -> Any:
+        """A scheduler under a scenario's settings."""
+        spec = self._kv.FullAttentionSpec(
+            **_known(
+                self._kv.FullAttentionSpec,
+                block_size=scenario["block_size"],
+                num_kv_heads=1,
+                head_size=1,
+                dtype="float32",
+                use_mla=False,
+            )
+        )
+        groups = [self._kv.KVCacheGroupSpec(["layer"], spec)]
+        blocks = scenario["num_kv_blocks"] + 1  # one is the null block
+        cache = self._kv.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+        grammars = SimpleNamespace(
+            accept_tokens=lambda *args: True,
+            grammar_init=lambda *args: None,
+            should_advance=lambda *args: False,
+        )
+        kind = self._overlapped if scenario["async_scheduling"] else self._plain
+        return kind(
+            **_known(
+                self._plain.__init__,
+                vllm_config=vllm_config(scenario, self.defaults),
+                kv_cache_config=cache,
+                structured_output_manager=grammars,
+                block_size=scenario["block_size"],
+                log_stats=False,
+            )
+        )
+
+    def request(self, scenario: Scenario, spec: RequestSpec) -> Any:
+        """A request of a scenario."""
+        params = Section(
+            max_tokens=answer_limit(scenario, spec),
+            min_tokens=0,
+            eos_token_id=EOS_TOKEN,
+            stop_token_ids=(),
+            all_stop_token_ids=set(),
+            ignore_eos=False,
+        )
+        return self._request(
+            **_known(
+                self._request.__init__,
+                request_id=spec["id"],
+                prompt_token_ids=token_ids(spec["prompt"]),
+                sampling_params=params,
+                pooling_params=None,
+                arrival_time=spec["arrival"],
+                priority=spec["priority"],
+                block_hasher=_hasher(scenario["block_size"]) if scenario["enable_prefix_caching"] else None,
+                eos_token_id=EOS_TOKEN,
+            )
+        )
+
+    def abort(self, scheduler: Any, request_id: str) -> None:
+        """Abort a request, as the engine does for a client that is gone."""
+        scheduler.finish_requests([request_id], self._status.FINISHED_ABORTED)
+
+
+class _Drive:
+    """One scenario on one scheduler."""
+
+    def __init__(self, engine: Vllm, scenario: Scenario) -> None:
+        self._engine, self._scenario = engine, scenario
+        self._scheduler = engine.scheduler(scenario)
+        self._arrivals = Arrivals(scenario)
+        self._spec = {spec["id"]: spec for spec in scenario["requests"]}
+        self._known: dict[str, Any] = {}
+        self._seen: set[str] = set()
+        """Requests that were admitted before."""
+
+    def steps(self) -> list[StepTrace]:
+        """The trace."""
+        scheduler, overlapped = self._scheduler, self._scenario["async_scheduling"]
+        steps: list[StepTrace] = []
+        flight = None
+        while self._arrivals or scheduler.requests or flight is not None:
+            if len(steps) >= self._scenario["max_steps"]:
+                break
+            self._receive(len(steps))
+            entry, step = self._plan()
+            if overlapped:
+                flight, step = step, flight
+            entry["finished"] = {} if step is None else self._apply(*step)
+            for name in entry["finished"]:
+                self._arrivals.ended(name, len(steps))
+            steps.append(entry)
+        return steps
+
+    def _receive(self, iteration: int) -> None:
+        for spec in self._arrivals.arriving(iteration):
+            self._known[spec["id"]] = request = self._engine.request(self._scenario, spec)
+            self._scheduler.add_request(request)
+        for name in self._arrivals.aborted(iteration):
+            if not self._known[name].is_finished():
+                self._engine.abort(self._scheduler, name)
+
+    def _plan(self) -> tuple[StepTrace, Any]:
+        """Schedule a step: its trace; and the scheduler's output with the requests that will emit, unless it
+        is empty."""
+        scheduler, known = self._scheduler, self._known
+        running = {request.request_id for request in scheduler.running}
+        before = {
+            name: (request.num_preemptions, request.num_output_placeholders)
+            for name, request in known.items()
+            if not request.is_finished()
+        }
+        output = scheduler.schedule()
+        tokens = dict(output.num_scheduled_tokens)
+        preempted = {name for name, state in before.items() if known[name].num_preemptions > state[0]}
+        entry: StepTrace = {"tokens": tokens, "preempted": sorted(preempted)}
+        for name in tokens:
+            if name not in running or name in preempted:
+                cached = known[name].num_computed_tokens - tokens[name]
+                if name in self._seen:
+                    entry.setdefault("again", {})[name] = cached
+                else:
+                    entry.setdefault("cached", {})[name] = cached
+                self._seen.add(name)
+        pool = scheduler.kv_cache_manager.block_pool
+        entry["blocks"] = self._scenario["num_kv_blocks"] - pool.get_num_free_blocks()
+        emits = [
+            name
+            for name in tokens
+            if known[name].num_computed_tokens
+            >= known[name].num_tokens + (0 if name in preempted else before[name][1])
+        ]
+        return entry, (output, emits) if tokens else None
+
+    def _apply(self, output: Any, emits: list[str]) -> dict[str, int]:
+        """Apply the outcome of a step; returns the output tokens of requests that it ended."""
+        known, scenario = self._known, self._scenario
+        names = list(output.num_scheduled_tokens)
+        sampled: list[list[int]] = []
+        alive = [name for name in known if not known[name].is_finished()]
+        for name in names:
+            request = known[name]
+            position = len(request._output_token_ids)
+            emit = name in emits and not request.is_finished()
+            spec = self._spec[name]
+            sampled.append([answer_token(scenario, spec, position)] if emit else [])
+        self._scheduler.update_from_output(
+            output,
+            Section(
+                req_id_to_index={name: index for index, name in enumerate(names)},
+                req_ids=names,
+                sampled_token_ids=sampled,
+                prompt_logprobs_dict={},
+                prompt_token_id_logprobs_dict={},
+            ),
+        )
+        ended = sorted(name for name in alive if known[name].is_finished())
+        return {name: len(known[name]._output_token_ids) for name in ended}
+
+
+def _known(function: Any, **arguments: Any) -> dict[str, Any]:
+    """Those arguments that a function takes in this release."""
+    return {
+        name: value for name, value in arguments.items() if name in inspect.signature(function).parameters
+    }
+
+
+def _hasher(block_size: int) -> Any:
+    """vLLM's `block_hasher`: chained hashes of the full blocks that have none yet."""
+
+    def hashes(request: Any) -> list[bytes]:
+        ids, found = request._all_token_ids, []
+        done = len(request.block_hashes)
+        last = request.block_hashes[-1] if done else b""
+        for index in range(done, len(ids) // block_size):
+            part = ids[index * block_size : (index + 1) * block_size]
+            last = blake2b(last + repr(part).encode(), digest_size=16).digest()
+            found.append(last)
+        return found
+
+    return hashes
+
+
+if __name__ == "__main__":
+    child_loop.limit_memory(int(sys.argv[2]))
+    vllm = Vllm(Path(sys.argv[1]))
+    child_loop.serve(vllm.drive, {"defaults": vllm.defaults.get("SchedulerConfig", {})})
