@@ -21,6 +21,7 @@ from blis_py.core.config import (
     Memory,
     Overlap,
     PrefixCaching,
+    ReleaseRules,
     queue_order,
 )
 from blis_py.core.flag_texts import numbers
@@ -45,7 +46,7 @@ class _Policy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerSection(Aging, LateStops, Overlap, PrefixCaching, Memory, Batching, _Policy):
+class SchedulerSection(Aging, ReleaseRules, LateStops, Overlap, PrefixCaching, Memory, Batching, _Policy):
     """One instance's scheduler and memory, under vLLM's names."""
 
 

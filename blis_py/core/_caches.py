@@ -10,7 +10,12 @@ from blis_py.core.kv import KVCache
 from blis_py.core.radix_kv import RadixKV
 
 PREFIX_CACHES: dict[str, Callable[[SchedulerConfig], KVCache]] = {
-    "hash": lambda config: HashKV(config.num_kv_blocks, config.block_size, prefix_caching=True),
+    "hash": lambda config: HashKV(
+        config.num_kv_blocks,
+        config.block_size,
+        prefix_caching=True,
+        unhashed_first=config.reuse_unhashed_first,
+    ),
     "radix": lambda config: RadixKV(config.num_kv_blocks, config.block_size, config.radix_eviction_policy),
     "none": lambda config: HashKV(config.num_kv_blocks, config.block_size, prefix_caching=False),
 }

@@ -14,6 +14,7 @@ from blis_py.core.emission import Bursts
 from blis_py.core.kv import KVCache
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.policies import PREEMPTION_POLICIES
+from blis_py.core.prefill_cadence import PrefillCadence
 from blis_py.core.request import DECODING, ENDING, PREFILLING, STALLED, Request
 from blis_py.core.step import Prefills, Step
 
@@ -30,8 +31,9 @@ class Running:
         self.decoding = decoding
         self.stalled: dict[Request, None] = {}
         """Decoding requests that the budget did not reach."""
-        self.ending: dict[Request, None] = {}
-        """Requests whose last step has been launched and whose outcome is not known yet."""
+        self.ending: dict[Request, int] = {}
+        """Requests whose last step has been launched and whose outcome is not known yet. With the number of
+        steps after which their last computed token is known to the engine."""
 
 
 class BatchFormer:
@@ -47,12 +49,19 @@ class BatchFormer:
         self._running = running
         self._budget_tokens = config.max_num_batched_tokens
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self._keeps_ending = config.blocks_await_outcome
+        self._ends_with_itself = config.self_preemption_ends_step
         self._block_size = config.block_size
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
         self.decode_tokens = config.max_num_batched_tokens
         """Most decodes of a step."""
         self.opens_tick = 0
         """Step from which waiting requests are looked at again."""
+
+        self.cadence: PrefillCadence | None = None
+        """Steps that may compute prompts; None = all."""
+        self.held = False
+        """Whether this step computes no prompts for that."""
 
     @property
     def admits_first(self) -> bool:
@@ -88,7 +97,7 @@ class BatchFormer:
             free = self._kv.pool.num_free
             blocks = running.decoding.crossings[tick % self._block_size]
             if blocks <= free:
-                if not running.prefilling:
+                if self.held or not running.prefilling:
                     if blocks:
                         self._kv.pool.reserve(blocks)
                     return budget_tokens - decodes
@@ -117,12 +126,12 @@ class BatchFormer:
         i = 0
         while i < len(order) and budget_tokens > 0:
             request = order[i]
-            if request in granted or request.status is ENDING:
+            if request in granted or request.status is ENDING or self._is_held(request):
                 i += 1
                 continue
             tokens = self._chunk_of(request, budget_tokens)
             while not self._allocate(request, tokens, tick):
-                if self._free_ending():
+                if not self._keeps_ending and self._free_ending():
                     continue
                 if life.loads is not None and len(_not_ending(order)) == 1:
                     dropped = life.drop_load()
@@ -146,13 +155,16 @@ class BatchFormer:
                 budget_tokens -= tokens
                 i += 1
                 continue
-            if granted:
-                break  # it preempted itself; those behind it wait for the next step
+            if self._ends_with_itself:
+                break  # it preempted itself
         prefills[:] = [(r, n) for r, n in granted.items() if r.status is PREFILLING]
         step.admitted = [r for r in step.admitted if r in granted]
         step.preempted = preempted
         self._stall_all_but(granted, order, tick)
         return budget_tokens
+
+    def _is_held(self, request: Request) -> bool:
+        return self.held and request.status is PREFILLING and not request.bursting
 
     def _chunk_of(self, request: Request, budget_tokens: int) -> int:
         """Tokens the request may compute in this step. Never beyond max_model_len, since lengths are
@@ -180,7 +192,7 @@ class BatchFormer:
 
     def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
         """Requests to preempt so that an allocation may succeed."""
-        candidates = _not_ending(order)
+        candidates = order if self._keeps_ending else _not_ending(order)
         victim = candidates[self._pick_victim(candidates)]
         if victim.status is not PREFILLING or victim not in granted:
             return [victim]
@@ -244,10 +256,46 @@ class RunningFirst(BatchFormer):
     """vLLM's order: decodes and unfinished prompts in running order, then waiting requests. Prompts are
     chunked."""
 
+    def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
+        super().__init__(config, kv, running)
+        self._threshold_tokens = config.long_prefill_token_threshold
+        self._adapts = config.long_prefill_token_threshold_adaptive
+        self._spares_lone = config.lone_prefill_has_no_threshold
+        if config.prefill_schedule_interval > 1 and not config.prefill_interval_needs_ranks:
+            self.cadence = PrefillCadence(config.prefill_schedule_interval)
+
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
+        if self._threshold_tokens and (self._adapts or self._spares_lone):
+            self._chunk = self._longest_chunk(len(life.running) + life.queue_depth)
+        if self.cadence is not None:
+            self._hold_prompts(self.cadence, life, tick)
         budget_tokens = self._serve_running(step, prefills, life, self._budget_tokens, tick)
         if life.has_candidates and not step.preempted:
             self._admit(step, prefills, life, budget_tokens, now_ns)
+        if self.cadence is not None and not self.held:
+            if not step.preempted:
+                self.cadence.crowded = len(life.waiting) > 0
+            if any(request.num_tokens - request.computed > 1 for request, _ in prefills):
+                self.cadence.computed_prompts(tick)
+
+    def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
+        if self.held and uncomputed > 1:
+            return 0
+        return min(uncomputed, min(self._chunk, budget_tokens))
+
+    def _longest_chunk(self, requests: int) -> int:
+        """Longest chunk of a prompt while so many requests run or wait."""
+        if self._spares_lone and requests <= 1:
+            return self._budget_tokens
+        if self._adapts:
+            return max(self._threshold_tokens, self._budget_tokens // max(requests, 1))
+        return self._threshold_tokens
+
+    def _hold_prompts(self, cadence: PrefillCadence, life: Lifecycle, tick: int) -> None:
+        """Decide whether this step computes no prompts; without decodes it always may."""
+        self.opens_tick = cadence.opens_tick(tick)
+        prompts = sum(not request.bursting for request in self._running.prefilling)
+        self.held = self.opens_tick > tick and len(life.running) > prompts
 
     def _next_chunks(self, prefills: Prefills, budget_tokens: int, free: int) -> Prefills | None:
         chunks: Prefills = []

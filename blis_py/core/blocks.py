@@ -124,6 +124,8 @@ class BlockPool:
         self._ids = _ids(total)
         self._touched = 0
         """Blocks from this one on have never been used; they are used first, in this order."""
+        self._spare: list[int] = []
+        """Used before all others, from the end: blocks without content that were given back to the front."""
         self._head: list[int] = []
         """Used next: the chunk being consumed, which has left the queue."""
         self._queue: deque[list[int] | dict[int, None]] = deque()
@@ -178,6 +180,11 @@ class BlockPool:
         return self._unnamed + len(self._named)
 
     def _remove(self, count: int) -> list[int]:
+        if self._spare:
+            spare = self._spare[-count:]
+            del self._spare[-count:]
+            spare.reverse()
+            return spare + self._remove(count - len(spare)) if len(spare) < count else spare
         head = self._head
         if len(head) < count:
             return self._remove_across_chunks(count)
@@ -229,6 +236,13 @@ class BlockPool:
         if chunk:
             self._queue.append(chunk)
             self._enter_queue(len(chunk))
+
+    def give_back_first(self, blocks: list[int]) -> None:
+        """Put blocks without content at the front of the free queue."""
+        if blocks:
+            self.name_reserved()
+            self._spare += blocks
+            self._enter_queue(len(blocks))
 
     def reclaim(self, chunk: list[int], count: int) -> list[int]:
         """Take the first `count` blocks back out of a chunk that is still in the free queue."""
@@ -351,7 +365,7 @@ class BlockPool:
     @property
     def num_blank(self) -> int:
         """A lower bound on the blocks that can be taken before any content is forgotten."""
-        return self.total - self._touched + len(self._head) - self._unnamed
+        return self.total - self._touched + len(self._spare) + len(self._head) - self._unnamed
 
     @property
     def in_use(self) -> int:
@@ -380,7 +394,7 @@ class BlockPool:
 
     def _blank(self) -> list[int]:
         """Free blocks that are in no entry of the queue."""
-        return [*range(self._touched, self.total), *self._head]
+        return [*range(self._touched, self.total), *self._spare, *self._head]
 
     def check(self, held: list[int]) -> None:
         """Check that free and held blocks are exactly the pool.

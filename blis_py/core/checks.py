@@ -89,6 +89,8 @@ def contradictions(policy: str, settings: Any) -> Iterator[tuple[str, str, str]]
         yield "radix_eviction_policy", "belongs to the radix cache", "set prefix_cache to radix"
     if settings.late_length_stops and not settings.async_scheduling:
         yield "late_length_stops", "synchronously nothing comes late", "add --async-scheduling, or drop it"
+    if settings.prefill_schedule_interval > 1 and settings.batch_former != "running-first":
+        yield "prefill_schedule_interval", "is vLLM's, of running-first batches", "drop it"
     if policy in CACHE_AWARE and not caching:
         yield "scheduler", f"{policy} orders by the prefix cache, and there is none", "use another scheduler"
     if policy == "dfs-weight" and settings.prefix_cache != "radix":

@@ -195,6 +195,64 @@ class LateStops(SchedulerSettings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ReleaseRules(SchedulerSettings):
+    """Rules of batches in which releases of vLLM differ; those without a flag have no setting in vLLM."""
+
+    scheduler_reserve_full_isl: bool = setting(
+        False,
+        flag="--scheduler-reserve-full-isl",
+        off="--no-scheduler-reserve-full-isl",
+        help="Admit a request only if the KV of its whole prompt fits, not only that of its first chunk.",
+        off_help="Admit a request if the KV of its first chunk fits.",
+    )
+    """A waiting request is admitted only if the KV of its whole prompt fits (vLLM's default from 0.19);
+    otherwise that of its first chunk is enough."""
+    watermark: float = setting(
+        0.0,
+        least=0,
+        most=1,
+        flag="--watermark",
+        help="Share of KV blocks that stay free when a request joins others that run.",
+    )
+    """Share of the KV blocks that must stay free when a request is admitted beside running ones (vLLM, from
+    0.24)."""
+    prefill_schedule_interval: int = setting(
+        1,
+        least=1,
+        most=MAX_TOKENS,
+        flag="--prefill-schedule-interval",
+        help="Compute prompts only in every so-many-th step while requests decode.",
+    )
+    """While requests decode, prompts are computed only in every so-many-th step, except when requests are
+    left over in the queue (vLLM). Ranks of attention DP count steps together; otherwise the interval begins
+    with the last step that computed a prompt."""
+    prefill_interval_needs_ranks: bool = setting(False)
+    """`prefill_schedule_interval` has an effect with attention DP only (vLLM before 0.33)."""
+    long_prefill_token_threshold_adaptive: bool = setting(
+        False,
+        flag="--long-prefill-token-threshold-adaptive",
+        off="--no-long-prefill-token-threshold-adaptive",
+        help="Raise the threshold to an equal share of the token budget for each request.",
+        off_help="Keep the threshold as it is.",
+    )
+    """With `long_prefill_token_threshold`: the threshold is at least the token budget divided by the number
+    of running and waiting requests (vLLM, from 0.31)."""
+    lone_prefill_has_no_threshold: bool = setting(False)
+    """`long_prefill_token_threshold` does not apply to a request that is alone on its instance (vLLM, from
+    0.31)."""
+    reuse_unhashed_first: bool = setting(False)
+    """With the `hash` cache: free blocks whose content cannot be found are reused before all others (vLLM,
+    from 0.23); otherwise free blocks are reused in the order in which they became free."""
+    self_preemption_ends_step: bool = setting(True)
+    """With `preemption_policy: priority`: a running request that is preempted for its own blocks ends the
+    scheduling of running requests (vLLM to 0.32); otherwise those behind it are scheduled."""
+    blocks_await_outcome: bool = setting(False)
+    """With asynchronous scheduling: a request whose last step is in flight keeps its blocks and may be the
+    one that is preempted, and a block filled by a token in flight cannot be found (vLLM); otherwise its
+    blocks are free at once."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PrefixCaching(SchedulerSettings):
     """Prefix caching, and the queue orders that depend on it."""
 
@@ -277,7 +335,7 @@ class _Resolved:
 
 
 @dataclass(frozen=True)
-class SchedulerConfig(Aging, PrefixCaching, LateStops, Overlap, Batching, _Resolved):
+class SchedulerConfig(Aging, PrefixCaching, ReleaseRules, LateStops, Overlap, Batching, _Resolved):
     """All settings of the scheduler core. Checked by `Scheduler`; values never change in a run."""
 
     ranks: int = setting(1, least=1, most=MAX_TOKENS)

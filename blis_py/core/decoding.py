@@ -97,6 +97,8 @@ class DecodeSet:
         due: list[Request] = []
         while heap and heap[0][0] <= tick:
             finish_tick, seq, request = heappop(heap)
+            if due and due[-1] is request:
+                continue  # it was stopped and started again before the same step
             if request.finish_tick == finish_tick and request.seq == seq:
                 due.append(request)
         return due

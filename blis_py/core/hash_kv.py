@@ -18,8 +18,12 @@ class HashKV(KVCache):
     the request leaves. A released block can be found until it is reused.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, prefix_caching: bool, unhashed_first: bool = False
+    ) -> None:
         super().__init__(BlockPool(num_blocks), block_size, prefix_caching)
+        self._unhashed_first = unhashed_first and prefix_caching
+        """Blocks that cannot be found are reused before all others."""
 
     def match(self, request: Request) -> int:
         """See `KVCache`. A block is never forgotten before those behind it, so the prefix ends where one is
@@ -88,25 +92,31 @@ class HashKV(KVCache):
         names = _names(request, first, end)
         self.pool.remember(names, request.block_table[first : first + len(names)])
 
-    def release(self, request: Request, keep: bool = False) -> None:
+    def release(self, request: Request, keep: bool = False, unknown: int = 0) -> None:
         self.settle(request, request.computed)
+        full = (request.computed - unknown) // self.block_size
         table, request.block_table = request.block_table, []
         named: list[int] = []
         if request.block_keys and self.prefix_caching:
             if len(request.block_keys) * self.block_size > request.prompt_tokens:
-                self._register_answer(request, table)
+                self._register_answer(request, table, full)
             named = table[: len(request.block_keys)]
             table = table[len(named) :]
+        own = max(full - len(named), 0)
+        if self._unhashed_first:
+            self.pool.give_back_first(table[own:])
+            del table[own:]
         self.pool.give_back(table)
         if named:
-            self._release_named(named, request.computed // self.block_size)
+            self._release_named(named, full)
         if keep and self.prefix_caching:
             request.kept_blocks = table
-            request.kept_full = max(request.computed // self.block_size - len(named), 0)
+            request.kept_full = own
 
-    def _register_answer(self, request: Request, table: list[int]) -> None:
-        """Register the shareable full blocks of an answer, which is not done while it decodes."""
-        end = min(request.computed // self.block_size, len(request.block_keys))
+    def _register_answer(self, request: Request, table: list[int], full: int) -> None:
+        """Register the shareable blocks of an answer, of which `full` of the request are full and known; that
+        is not done while it decodes."""
+        end = min(full, len(request.block_keys))
         first = end
         while first and not self.pool.is_cached(table[first - 1]):
             first -= 1
@@ -117,8 +127,11 @@ class HashKV(KVCache):
         pool = self.pool
         planned = blocks[full:]  # but never computed
         pool.forget(planned)
-        for block in reversed(planned):
-            pool.give_back([block])
+        if self._unhashed_first:
+            pool.give_back_first(planned)
+        else:
+            for block in reversed(planned):
+                pool.give_back([block])
         pool.leave(blocks[:full])
 
 

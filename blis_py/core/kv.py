@@ -98,11 +98,13 @@ class KVCache:
         `computed`."""
         raise NotImplementedError
 
-    def release(self, request: Request, keep: bool = False) -> None:
+    def release(self, request: Request, keep: bool = False, unknown: int = 0) -> None:
         """Free all blocks of a request, last one first. Its `computed` is exact.
 
         Args:
             keep: remember the private blocks, so that the request may find them again.
+            unknown: computed tokens at the end that the engine does not know yet; blocks with them cannot be
+                found.
         """
         raise NotImplementedError
 

@@ -99,6 +99,15 @@ class Lifecycle:
         """Whether a request may take blocks for KV that arrives later."""
         return True
 
+    def _has_headroom(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
+        """Whether as many blocks are free as a request's admission demands beyond those of its first step.
+
+        Args:
+            shared, own: as for `KVCache.admit`.
+            new_tokens: tokens of the first step.
+        """
+        return True
+
     def _admitted(self, request: Request) -> None:
         """Start a request that has its blocks."""
         raise NotImplementedError
@@ -336,6 +345,7 @@ class Lifecycle:
         if not (self._may_load(request, cached) if later else tokens):
             return 0
         fits = supply is None or not supply.free_tokens or self._leaves_free(request, shared, own, supply)
+        fits = fits and self._has_headroom(request, shared, own, supplied + tokens)
         if not (fits and self.kv.admit(request, shared, own, supplied + tokens, not later)):
             if not request.blocked_at_head and len(self.waiting) > 1:
                 request.blocked_at_head = True

@@ -156,7 +156,7 @@ class RadixKV(KVCache):
             self._pool.replace(table[first : first + len(present)], before - tree.evictable_size())
             table[first : first + len(present)] = present
 
-    def release(self, request: Request, keep: bool = False) -> None:
+    def release(self, request: Request, keep: bool = False, unknown: int = 0) -> None:
         tree = self.tree
         self.settle(request, request.computed)
         self.publish(request)

@@ -50,4 +50,4 @@ def of_one_rank(config: SchedulerConfig) -> SchedulerConfig:
             fix = f"give at least {config.ranks}"
             problem = f"leaves nothing for each of {config.ranks} ranks"
             raise InputError(problem, key=name, value=getattr(config, name), fix=fix)
-    return replace(config, ranks=1, rank_balance_steps=0, **parts)
+    return replace(config, ranks=1, rank_balance_steps=0, prefill_interval_needs_ranks=False, **parts)

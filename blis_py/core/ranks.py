@@ -161,6 +161,9 @@ class RankedScheduler(StepScheduler):
         self._sent = 0
         self._balance_steps = config.rank_balance_steps
         self._held_since = -1
+        self._has_waves = config.prefill_schedule_interval > 1
+        self._idles = True
+        """Whether no rank had work when the next step was last planned."""
 
     # -- arrivals and departures ------------------------------------------------------------------
 
@@ -298,6 +301,9 @@ class RankedScheduler(StepScheduler):
     def schedule(self, now_ns: int) -> Step | None:
         if self._balance_steps:
             self._balance()
+        if self._has_waves and self._idles:
+            for rank in self.ranks:
+                rank.scheduler.begin_wave(self.tick)
         prefills: Prefills = []
         admitted: list[Request] = []
         preempted: list[Request] = []
@@ -313,6 +319,7 @@ class RankedScheduler(StepScheduler):
                 if rank.part.emissions:
                     emissions |= rank.part.emissions
             works = works or rank.works
+        self._idles = not works and self.resolved == self.tick
         if not works:
             self._plan_anew()
             return None
@@ -333,10 +340,10 @@ class RankedScheduler(StepScheduler):
         if not rank.works and rank.scheduler.has_candidates:
             for request in rank.scheduler.waiting:  # perhaps preempted for a step that came to nothing
                 running.pop(request, None)
-        for request in part.admitted:
-            running[request] = None
         for request in part.preempted:
             running.pop(request, None)
+        for request in part.admitted:
+            running[request] = None
 
     def _balance(self) -> None:
         """Hold prompts back until every rank has one, for some steps and while every rank has decodes

@@ -62,6 +62,10 @@ class Scheduler(StepProgress):
         self._foresees = not any(FEATURES[name].grows is None for name, _ in self._further)
         self._former = BATCH_FORMERS[config.batch_former](config, self.kv, self._running)
         self._decode_tokens = self._former.decode_tokens
+        self._cadence = self._former.cadence
+        self._whole_prompt = config.scheduler_reserve_full_isl
+        self._watermark_blocks = int(config.watermark * (config.num_kv_blocks + 1))
+        """vLLM counts a block more than requests can use."""
         self._rule: AdmissionRule | None = None
         if config.admission_rule != "blocks":
             self._rule = ADMISSION_RULES[config.admission_rule](config, self)
@@ -84,6 +88,8 @@ class Scheduler(StepProgress):
                 return None
             blocks = decoding.crossings[tick % self._block_size]
             if decodes <= self._decode_tokens and blocks <= self.kv.pool.num_free:
+                if self._cadence is not None:
+                    self._cadence.crowded = False
                 self._owed_blocks = blocks
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1
@@ -108,6 +114,8 @@ class Scheduler(StepProgress):
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
                 return None  # steps in flight hold the blocks
+            if step.preempted:
+                return self._plan_anew(step, now_ns)
             if self.holding or (self.loads is not None and self.loads.under_way):
                 return None
             if self.drop_load() is not None:
@@ -120,6 +128,13 @@ class Scheduler(StepProgress):
         step.features = features = self._features(prefills)
         if self._further:
             features.further = computed(self._further, step, self)
+        return step
+
+    def _plan_anew(self, empty: Step, now_ns: int) -> Step | None:
+        """Plan again at once when a step preempted requests and computes nothing."""
+        step = self.schedule(now_ns)
+        if step is not None:
+            step.preempted = [*empty.preempted, *step.preempted]
         return step
 
     # -- steps ahead -----------------------------------------------------------------------------
@@ -136,7 +151,7 @@ class Scheduler(StepProgress):
             return 1
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
-        if tick < self._former.opens_tick < tick + steps and self._num_waiting:
+        if tick < self._former.opens_tick < tick + steps and (self._num_waiting or self._former.held):
             steps = self._former.opens_tick - tick
         if steps == 1:
             return 1
@@ -208,6 +223,19 @@ class Scheduler(StepProgress):
         ):
             return 0
         return self._former.first_tokens(uncomputed, budget_tokens)
+
+    def _has_headroom(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
+        watermark = self._watermark_blocks if self.running else 0
+        if not (watermark or self._whole_prompt):
+            return True
+        if self._whole_prompt:
+            new_tokens = request.num_tokens - (len(shared) + own) * self._block_size
+        return self.kv.can_admit(request, shared, own, new_tokens, watermark)
+
+    def begin_wave(self, tick: int) -> None:
+        """Count the steps of `prefill_schedule_interval` from this one on."""
+        if self._cadence is not None:
+            self._cadence.begin_wave(tick)
 
     def _is_loaded(self, request: Request) -> bool:
         """Whether the admission rule has let the request take its blocks before its KV came."""

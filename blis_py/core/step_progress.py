@@ -55,6 +55,9 @@ class StepProgress(StepScheduler):
         """Positions computed by decode steps outside the aggregate, see `Request.continues`."""
         self._running = Running(self._decoding, self._bursts)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
+        self._awaits = config.async_scheduling and config.blocks_await_outcome
+        self._overlaps = False
+        """With it: whether a step was in flight when the last one was planned."""
         self._unsettled = 0
         """Requests that end with a step whose outcome is not known yet."""
         self._owed_blocks = 0
@@ -80,6 +83,8 @@ class StepProgress(StepScheduler):
 
     def advance(self, step: Step, steps: int = 1) -> None:
         pool, decoding, tick = self.kv.pool, self._decoding, self.tick
+        if self._awaits:
+            self._overlaps = steps > 1 or self.resolved < tick
         blocks = self._owed_blocks
         if steps > 1:
             blocks += decoding.blocks_for(tick + 1, steps - 1)
@@ -144,14 +149,24 @@ class StepProgress(StepScheduler):
         for request in self._decoding.due(tick):
             step.ending.append(request)
             if not request.ends_late:
+                unknown = self._unknown(request)
                 self._decoding.stop(request, tick)
-                self._expects_no_more(request)
+                self._expects_no_more(request, unknown)
 
-    def _expects_no_more(self, request: Request) -> None:
+    def _expects_no_more(self, request: Request, unknown: int = 0) -> None:
         request.status = ENDING
         if self._async:  # other steps are planned while it is here
             self.kv.settle(request, request.computed)
-            self._running.ending[request] = None
+            self._running.ending[request] = self.tick if unknown else 0
+
+    def _unknown(self, request: Request) -> int:
+        """Tokens among those that a decoding request has computed that the engine did not know when it last
+        registered blocks: with two steps in flight one after the other, that of the second."""
+        last_tick = self.tick - 1
+        if not self._overlaps or self.resolved > last_tick:
+            return 0
+        begins = request.last_tick == last_tick or (request.gaps and request.gaps[-1][1] == last_tick)
+        return 0 if begins else 1
 
     def resolve(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
         self.resolved += steps
@@ -176,6 +191,8 @@ class StepProgress(StepScheduler):
             if request.status is ENDING and not stopped:
                 continue  # nothing was planned behind its last token
             if request.status is DECODING:
+                if self._unknown(request):
+                    self._running.ending[request] = self.tick
                 self._decoding.stop(request, self.tick)
                 request.status = ENDING
             planned = request.generated
@@ -253,20 +270,22 @@ class StepProgress(StepScheduler):
         self._prefilling[request] = None
 
     def _leave(self, request: Request, keep: bool = False) -> None:
+        unknown = 0
         if request.status is DECODING:
+            unknown = self._unknown(request)
             self._decoding.stop(request, self.tick)
         elif request.status is PREFILLING:
             del self._prefilling[request]
         elif request.status is ENDING:
-            if self._async:
-                self._running.ending.pop(request, None)
+            if self._async and self._running.ending.pop(request, 0) > self.resolved:
+                unknown = 1
         else:
             del self._stalled[request]
         del self.running[request]
         if request.keeps_blocks and not keep:
             self.holding[request] = None
         else:
-            self.kv.release(request, keep)
+            self.kv.release(request, keep, unknown)
 
     def _forget(self, request: Request) -> None:
         request.forget_since(self.resolved)

@@ -185,6 +185,12 @@ class ReferenceScheduler:
             if all(job in self.granted for job in self.running if not job.prefilled):
                 self.admit_waiting(now_ns)
             self.walk_running()
+        if self.preempted and not self.granted:
+            preempted = self.preempted  # nothing to compute: planned again at once
+            planned = self.schedule(now_ns)
+            assert planned is not None
+            planned.preempted = [*[job.id for job in preempted], *planned.preempted]
+            return planned
         for job in self.granted:
             if job.scheduled_ns < 0:
                 job.scheduled_ns = now_ns
@@ -229,8 +235,7 @@ class ReferenceScheduler:
                 self.grant(job, tokens)
                 i += 1
                 continue
-            if self.granted:
-                return
+            return
 
     def victims(self) -> list[Job]:
         if self.config.preemption_policy == "fcfs":

@@ -14,6 +14,14 @@ def request(seq: int, prompt: int, output: int) -> Request:
     return one
 
 
+def test_a_request_stopped_and_started_again_before_the_same_step_is_due_once() -> None:
+    decoding = DecodeSet(block_size=16, track_longest=False)
+    decoding.start(one := request(1, 4, 3), 0)
+    decoding.stop(one, 0)
+    decoding.start(one, 0)
+    assert decoding.due(one.finish_tick) == [one]
+
+
 def test_the_longest_context_is_known_after_hundreds_of_requests_have_come_and_gone() -> None:
     decoding, rng = DecodeSet(block_size=16, track_longest=True), Random(3)
     inside: list[Request] = []

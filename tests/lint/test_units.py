@@ -30,6 +30,7 @@ EXCEPTIONS = {
     "blis_py/cluster/admission_settings.py: token_bucket_capacity": "BLIS's name of the setting",
     "blis_py/cluster/time/clock.py: now": "SimPy's name",
     "blis_py/core/config.py: receive_interval": "SGLang's name, in steps",
+    "blis_py/core/config.py: prefill_schedule_interval": "vLLM's name, in steps",
     "blis_py/calibrate/fit/basis.py: max_context": "a column of step logs",
     "blis_py/core/features.py: max_context": "the same",
     "blis_py/core/request.py: TIMEOUT": "numbers outcomes",
