@@ -7,13 +7,14 @@ the peaks of activations that some of them printed; the memory outside the alloc
 of what servers printed, whatever their model. Every pool is also predicted with coefficients learned without
 its model. Where a source does not say the limits of a step, vLLM's defaults stand in; such pools are listed,
 and not learned on. Left out are engines other than vLLM, models that cannot be priced, and those with an
-encoder of images.
+encoder of images. From vLLM 0.20 on the typical memory of CUDA graphs is counted, too, which is not learned.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,13 @@ from scipy.optimize import least_squares
 from blis_py.errors import InputError
 from blis_py.hardware.capacity import KvCapacity, kv_capacity
 from blis_py.hardware.gpu import GIB, GpuSpec, load_gpu
-from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
+from blis_py.hardware.memory_overheads import (
+    BLIS_OVERHEADS,
+    GRAPH_GIB,
+    GRAPHS_COUNTED,
+    VLLM_OVERHEADS,
+    MemoryOverheads,
+)
 from blis_py.models.model_shape import ModelShape, load_model
 
 GPUS = {
@@ -68,8 +75,12 @@ class Pool:
     specified: bool
     """Whether the source says all that the pool depends on."""
     peak_gib: float | None
+    graphs: bool = False
+    """Whether the release counts CUDA graphs before it sizes the pool."""
 
     def predict(self, overheads: MemoryOverheads) -> KvCapacity:
+        if self.graphs:
+            overheads = replace(overheads, graph_gib=GRAPH_GIB)
         return kv_capacity(
             self.shape,
             self.gpu,
@@ -148,7 +159,14 @@ def _pool(row: dict[str, str], configs: Path) -> Pool | None:
         blocks=int(row["num_gpu_blocks"]),
         specified=said and sure,
         peak_gib=float(row["peak_activation_gib"]) if row["peak_activation_gib"] else None,
+        graphs=_release(row["engine_version"]) >= GRAPHS_COUNTED and row["enforce_eager"].lower() != "true",
     )
+
+
+def _release(version: str) -> tuple[int, int]:
+    """The first release of those that a version names."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _shape(model: str, configs: Path) -> ModelShape:

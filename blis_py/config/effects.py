@@ -138,6 +138,12 @@ def _of_instances(config: RunConfig) -> Useless:
         yield "scheduler.rank_choice", "has no effect without attention DP", "give --attention-dp"
     if config.link_gbps is not None and config.tp == 1:
         yield "link_gbps", "has no effect on instances of one GPU", "drop it"
+    if config.graph_memory_gib is not None and config.memory != "vllm":
+        yield (
+            "graph_memory_gib",
+            f"has no effect on the memory of {config.memory}",
+            "use --engine vllm, or drop it",
+        )
     if scheduler.num_kv_blocks is not None:
-        for key in ("memory", "scheduler.gpu_memory_utilization"):
+        for key in ("memory", "graph_memory_gib", "scheduler.gpu_memory_utilization"):
             yield key, "has no effect: num_kv_blocks is given", "drop one of the two"

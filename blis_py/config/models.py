@@ -189,6 +189,17 @@ class RunConfig:
     model."""
     memory: str = setting("blis", choices=("blis", "vllm", "sglang", "trtllm"))
     """Accounting of GPU memory that decides how many KV blocks there are; see `hardware.memory_overheads`."""
+    graph_memory_gib: float | None = setting(
+        None,
+        least=0,
+        most=1024,
+        flag="--graph-memory-gib",
+        help="CUDA graphs that vLLM counts before it sizes the KV cache, per GPU.",
+        metavar="GIB",
+        group="Model and hardware",
+    )
+    """CUDA graphs of a GPU that are counted before the KV cache is sized, as the log of the server says;
+    null = what is typical of the release: none before vLLM 0.20."""
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     latency: LatencySection = field(default_factory=LatencySection)
     workload: WorkloadSection = setting(

@@ -47,6 +47,7 @@ class PoolSection(_OfPoolsAlone):
     kv_cache_dtype: str | None = None
     link_gbps: float | None = None
     memory: str | None = None
+    graph_memory_gib: float | None = None
     scheduler: dict[str, Any] = field(default_factory=dict)
     """Keys of the section `scheduler`, `num_kv_blocks` among them."""
     latency: dict[str, Any] = field(default_factory=dict)

@@ -79,12 +79,17 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
 def _overheads(config: RunConfig) -> MemoryOverheads:
     """The engine's memory beyond weights and KV, by its release."""
     overheads = OVERHEADS[config.memory]
-    return replace(overheads, graph_gib=GRAPH_GIB) if _counts_graphs(config) else overheads
+    return replace(overheads, graph_gib=_graph_gib(config)) if _counts_graphs(config) else overheads
+
+
+def _graph_gib(config: RunConfig) -> float:
+    return GRAPH_GIB if config.graph_memory_gib is None else config.graph_memory_gib
 
 
 def _counts_graphs(config: RunConfig) -> bool:
-    release = load_engine(config.engine).release
-    return config.memory == "vllm" and release >= GRAPHS_COUNTED and config.latency.cuda_graphs
+    if config.memory != "vllm" or not config.latency.cuda_graphs:
+        return False
+    return config.graph_memory_gib is not None or load_engine(config.engine).release >= GRAPHS_COUNTED
 
 
 def _certainty(config: RunConfig, shape: ModelShape) -> str:
@@ -92,7 +97,8 @@ def _certainty(config: RunConfig, shape: ModelShape) -> str:
     if not _counts_graphs(config):
         return ""
     low, high = GRAPH_RANGE_GIB
-    text = f"; of the overhead {GRAPH_GIB:g} GiB are CUDA graphs (logs: {low:g} to {high:g})"
+    known = f"logs: {low:g} to {high:g}" if config.graph_memory_gib is None else "as given"
+    text = f"; of the overhead {_graph_gib(config):g} GiB are CUDA graphs ({known})"
     spread = shape.is_moe and (config.attention_dp > 1 or config.ep > 1)
     if load_engine(config.engine).release >= UNCERTAIN_POOLS and (spread or shape.linear is not None):
         text += "; pool uncertain: read it from your server's log and give it with --num-kv-blocks"

@@ -157,6 +157,7 @@ def test_a_preset_is_its_settings_and_nothing_else(engine: str) -> None:
 
 USELESS = [
     ({"latency.kernels": "sglang", "latency.model": "roofline"}, "latency.kernels", "roofline"),
+    ({"graph_memory_gib": 2.0, "memory": "sglang"}, "graph_memory_gib", "memory of sglang"),
     ({"gateway.queue_shedding": True}, "gateway.queue_shedding", "without flow control"),
     ({"admission.gaie_qd_threshold": 3.0}, "admission.gaie_qd_threshold", "always-admit"),
 ]

@@ -149,3 +149,15 @@ def test_cuda_graphs_are_counted_by_releases_from_0_20_on(
     assert ("pool uncertain" in line) is uncertain
     plain = blis.build(model="qwen3-14b", engine=engine, num_requests=1, cuda_graphs=False).capacity
     assert "CUDA graphs" not in plain
+
+
+def test_graph_memory_of_a_log_is_counted_whatever_the_release() -> None:
+    """The pool is smaller by what the log says, not by the typical term."""
+    known = {"model": "qwen3-14b", "num_requests": 1, "graph_memory_gib": 4.5}
+    built = {engine: blis.build(engine=engine, **known) for engine in ("vllm-0.19", "vllm-0.33")}
+    blocks = {engine: one.scheduler.num_kv_blocks for engine, one in built.items()}
+    assert blocks["vllm-0.19"] == blocks["vllm-0.33"]
+    assert all("of the overhead 4.5 GiB are CUDA graphs (as given)" in one.capacity for one in built.values())
+    none = blis.build(engine="vllm-0.33", **known | {"graph_memory_gib": 0}).scheduler.num_kv_blocks
+    per_block = 16 * 2 * 40 * 8 * 128 * 2
+    assert abs((none - blocks["vllm-0.33"]) * per_block - 4.5 * 2**30) < 2 * per_block
