@@ -26,7 +26,7 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 CHECKED := $(addprefix tests/,core cluster metrics latency workload traces files ledger outputs properties theory \
 	oracles planning extension cli lint)
 
-.PHONY: run ui serve test-ui test-serve native check test truth fuzz soak soak-engine test-long mutants lint aot bench docs docs-ui \
+.PHONY: run ui serve test-ui test-serve native check test truth fuzz soak soak-engine test-long mutants engines lint aot bench docs docs-ui \
 	site release gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
@@ -96,9 +96,11 @@ fuzz: $(VENV)/.installed-check
 	$(BIN)/python tests/fuzz/long.py $(FUZZ)
 
 # 3,000 random configurations, jumps against single steps, with every invariant; SOAK='--runs 100 --seed 7' for others.
-# Then the suite as other processors run it, which takes an hour; PROCESSORS='tests/golden' for a part.
+# Then 10,000 scenarios beside the newest vLLM and 300 beside each release, and the suite as other processors run it, which
+# takes an hour; PROCESSORS='tests/golden' for a part.
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/soak/soak.py $(SOAK)
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/soak/engine_decisions.py $(DECISIONS)
 	$(BIN)/python tests/soak/random_fleets.py
 	$(BIN)/python tests/soak/processors.py $(PROCESSORS)
 
@@ -110,6 +112,12 @@ soak-engine: $(VENV)/.installed-check
 # and goes on where it was stopped. MUTANTS='--sample 20 --seed 7 --workers 2' for others, --by-hand for those of old.
 mutants: $(VENV)/.installed-check
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
+
+# The schedulers of engines, from their wheels, beside ours on random scenarios: a table, and an error where a step
+# differs. ENGINES='--versions 0.29 --scenarios 500 --seed 7' for others. Wheels are kept in the user's cache.
+engines: export PYTHONPATH := $(CURDIR)
+engines: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.engines.check $(ENGINES)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

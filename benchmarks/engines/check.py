@@ -18,7 +18,7 @@ from random import Random
 from benchmarks.engines import ours, wheels
 from benchmarks.engines.child import Child, ChildError
 from benchmarks.engines.compare import Difference, first_difference
-from benchmarks.engines.engine import Engine, Variant
+from benchmarks.engines.engine import Engine, Variant, release_of
 from benchmarks.engines.outcome import Outcome
 from benchmarks.engines.registry import ENGINES
 from benchmarks.engines.scenario import Scenario, Trace
@@ -72,7 +72,7 @@ def _compare(
     engine: Engine, version: str, variant: Variant, child: Child, count: int, seed: int, outcome: Outcome
 ) -> None:
     for number in range(count):
-        scenario = variant.draw(Random(f"{seed}/{variant.name}/{number}"))
+        scenario = variant.draw(Random(f"{seed}/{variant.name}/{number}"), release_of(version))
         theirs, own = both(engine, version, child, scenario)
         outcome.add(scenario, theirs, first_difference(theirs, own))
         if sys.stderr.isatty():

@@ -11,19 +11,27 @@ from benchmarks.engines.child import BARE
 from benchmarks.engines.scenario import Scenario
 from blis_py.core.config import SchedulerConfig
 
+Release = tuple[int, ...]
+"""Major and minor version."""
+
+
+def release_of(version: str) -> Release:
+    """The numbers of a version that tell releases apart."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
 
 class Variant(NamedTuple):
     """A kind of scenarios that is counted by itself.
 
     Attributes:
         name: shown in the table.
-        draw: a random scenario.
+        draw: a random scenario of a release.
         since: first release that has it.
     """
 
     name: str
-    draw: Callable[[Random], Scenario]
-    since: tuple[int, ...] = ()
+    draw: Callable[[Random, Release], Scenario]
+    since: Release = ()
 
 
 class Engine(NamedTuple):
@@ -51,5 +59,4 @@ class Engine(NamedTuple):
 
     def variants_of(self, version: str) -> list[Variant]:
         """Kinds of scenarios that a release has."""
-        release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-        return [variant for variant in self.variants if variant.since <= release]
+        return [variant for variant in self.variants if variant.since <= release_of(version)]

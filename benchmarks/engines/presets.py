@@ -12,7 +12,8 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 
 _SECTION = "scheduler."
-_FIELDS = frozenset(field.name for field in fields(SchedulerConfig))
+FIELDS = frozenset(field.name for field in fields(SchedulerConfig))
+"""Settings of our scheduler."""
 _OWN_NAMES = {"policy": "scheduler"}
 """Fields by another name than their key in the configuration."""
 
@@ -37,7 +38,7 @@ def scheduler_settings(package: str, version: str, asynchronous: bool) -> dict[s
     for key, value in values.items():
         name = key.removeprefix(_SECTION)
         name = _OWN_NAMES.get(name, name)
-        if key.startswith(_SECTION) and name in _FIELDS and preset.applies(key, asynchronous):
+        if key.startswith(_SECTION) and name in FIELDS and preset.applies(key, asynchronous):
             found[name] = value
     return found
 

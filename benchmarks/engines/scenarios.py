@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
+from typing import Any, NamedTuple
 
 from benchmarks.engines.scenario import ANSWERS, RequestSpec, Scenario, prompt_tokens
 from blis_py.core.slo import instance_priorities
@@ -18,14 +20,39 @@ _LIMITS = (3, 20, 80)
 _MAX_STEPS = 6000
 _OWN = 1000
 """Segments from this one on are prompts' own parts."""
+
+
+class Setting(NamedTuple):
+    """A setting of an engine that few servers change.
+
+    Attributes:
+        since: first release that has it.
+        values: drawn among.
+    """
+
+    name: str
+    since: tuple[int, ...]
+    values: tuple[Any, ...]
+
+
 DEFAULTS = "defaults"
 """Mode: settings that servers rarely change are the engine's defaults."""
 EVERYTHING = "all settings"
 """Mode: all of them vary."""
 
 
-def scenario(rng: Random, asynchronous: bool, mode: str = EVERYTHING) -> Scenario:
-    """A small server, with scarce or ample KV blocks, and up to 60 requests."""
+def scenario(
+    rng: Random,
+    release: tuple[int, ...],
+    asynchronous: bool,
+    mode: str = EVERYTHING,
+    further: Sequence[Setting] = (),
+) -> Scenario:
+    """A small server, with scarce or ample KV blocks, and up to 60 requests.
+
+    Args:
+        further: settings that vary besides, with the mode for it.
+    """
     defaults = mode == DEFAULTS
     block_size = rng.choice(_BLOCK_SIZES)
     blocks = rng.randint(20, rng.choice(_SCARCE_BLOCKS)) if rng.random() < 0.85 else _AMPLE_BLOCKS
@@ -45,6 +72,8 @@ def scenario(rng: Random, asynchronous: bool, mode: str = EVERYTHING) -> Scenari
         settings={},
         ours={},
     )
+    if not defaults:
+        drawn["settings"] = {each.name: rng.choice(each.values) for each in further if each.since <= release}
     drawn["long_prefill_token_threshold"] = min(drawn["long_prefill_token_threshold"], drawn["max_model_len"])
     drawn["requests"] = _requests(rng, drawn)
     return drawn
@@ -53,7 +82,7 @@ def scenario(rng: Random, asynchronous: bool, mode: str = EVERYTHING) -> Scenari
 def _requests(rng: Random, drawn: Scenario) -> list[RequestSpec]:
     longest = drawn["max_model_len"]
     room = min(longest, rng.choice(_ROOMS))
-    stops, aborts, equal_arrivals = rng.random() < 0.5, rng.random() < 0.2, rng.random() < 0.2
+    stops, aborts = rng.random() < 0.5, rng.random() < 0.2
     priorities = _priorities(rng)
     groups = [rng.randint(1, max(room // 2, 2)) for _ in range(rng.randint(1, 4))]
     requests: list[RequestSpec] = []
@@ -72,7 +101,7 @@ def _requests(rng: Random, drawn: Scenario) -> list[RequestSpec]:
         spec = RequestSpec(
             id=f"r{number:03}",
             step=since,
-            arrival=float(since) if equal_arrivals else since + number * 1e-4,
+            arrival=since + number * 1e-4,  # clocks of engines are finer than their steps
             prompt=prompt,
             answer=ANSWERS + number,
             shared_tokens=sum(count for segment, count in prompt if segment != _OWN + number),

@@ -52,6 +52,11 @@ def _attribute(self: Any, name: str) -> Any:
     return stand_in(name)
 
 
+def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Decorate a function; anything else has no effect."""
+    return args[0] if len(args) == 1 and not kwargs and callable(args[0]) else self
+
+
 def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
     """Accept anything."""
 
@@ -61,6 +66,7 @@ def stand_in(name: str) -> Any:
     members = {
         "__init__": _nothing,
         "__getattr__": _attribute,
+        "__call__": _called,
         "__bool__": lambda self: False,
         "__enter__": lambda self: self,
         "__exit__": _nothing,

@@ -11,8 +11,15 @@ from benchmarks.engines.scenario import Scenario
 from blis_py.core.config import SchedulerConfig
 
 PACKAGE = "vllm"
-OUR_NAMES: dict[str, str] = {}
-"""Settings of the engine that our scheduler has under another name."""
+FURTHER = (
+    scenarios.Setting("scheduler_reserve_full_isl", (0, 19), (True, True, False)),
+    scenarios.Setting("watermark", (0, 24), (0.0, 0.0, 0.05, 0.2)),
+    scenarios.Setting("prefill_schedule_interval", (0, 24), (1, 1, 2, 4)),
+    scenarios.Setting("long_prefill_token_threshold_adaptive", (0, 31), (False, True)),
+)
+"""Our scheduler has them under the same names."""
+_ASYNCHRONOUS = (0, 12)
+"""Before, the asynchronous loop is an experiment that plans a step more than a request has tokens."""
 
 
 def config(scenario: Scenario, version: str) -> SchedulerConfig:
@@ -29,14 +36,19 @@ def config(scenario: Scenario, version: str) -> SchedulerConfig:
         "preemption_policy": "priority" if priority else "fcfs",
         "async_scheduling": scenario["async_scheduling"],
         "prefix_cache": "hash" if scenario["enable_prefix_caching"] else "none",
-        **scenario.get("ours", {}),
+        **{key: value for key, value in scenario["settings"].items() if key in presets.FIELDS},
+        **scenario["ours"],
     }
     return presets.config(PACKAGE, version, scenario["async_scheduling"], own)
 
 
 def _variants() -> tuple[Variant, ...]:
     return tuple(
-        Variant(f"{mode}, {loop}", partial(scenarios.scenario, asynchronous=asynchronous, mode=mode))
+        Variant(
+            f"{mode}, {loop}",
+            partial(scenarios.scenario, asynchronous=asynchronous, mode=mode, further=FURTHER),
+            _ASYNCHRONOUS if asynchronous else (),
+        )
         for mode in (scenarios.DEFAULTS, scenarios.EVERYTHING)
         for loop, asynchronous in (("synchronous", False), ("asynchronous", True))
     )

@@ -115,6 +115,7 @@ class Vllm:
         self._kv = importlib.import_module("vllm.v1.kv_cache_interface")
         self._request = importlib.import_module("vllm.v1.request").Request
         self._status = importlib.import_module("vllm.v1.request").RequestStatus
+        self.preempted = self._status.PREEMPTED
         sched = "vllm.v1.core.sched"
         self._plain = importlib.import_module(f"{sched}.scheduler").Scheduler
         self._overlapped = importlib.import_module(f"{sched}.async_scheduler").AsyncScheduler
@@ -140,9 +141,9 @@ class Vllm:
         blocks = scenario["num_kv_blocks"] + 1  # one is the null block
         cache = self._kv.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
         grammars = SimpleNamespace(
-            accept_tokens=lambda *args: True,
-            grammar_init=lambda *args: None,
-            should_advance=lambda *args: False,
+            accept_tokens=lambda *args, **kwargs: True,
+            grammar_init=lambda *args, **kwargs: None,
+            should_advance=lambda *args, **kwargs: False,
         )
         kind = self._overlapped if scenario["async_scheduling"] else self._plain
         return kind(
@@ -206,7 +207,7 @@ class _Drive:
             if len(steps) >= self._scenario["max_steps"]:
                 break
             self._receive(len(steps))
-            entry, step = self._plan()
+            entry, step = self._plan(flight is None)
             if overlapped:
                 flight, step = step, flight
             entry["finished"] = {} if step is None else self._apply(*step)
@@ -223,19 +224,24 @@ class _Drive:
             if not self._known[name].is_finished():
                 self._engine.abort(self._scheduler, name)
 
-    def _plan(self) -> tuple[StepTrace, Any]:
+    def _plan(self, idle: bool) -> tuple[StepTrace, Any]:
         """Schedule a step: its trace; and the scheduler's output with the requests that will emit, unless it
-        is empty."""
+        is empty.
+
+        Args:
+            idle: no step is in flight: one that only preempts takes no time, and the next follows at once.
+        """
         scheduler, known = self._scheduler, self._known
-        running = {request.request_id for request in scheduler.running}
-        before = {
-            name: (request.num_preemptions, request.num_output_placeholders)
-            for name, request in known.items()
-            if not request.is_finished()
-        }
-        output = scheduler.schedule()
+        placeholders = {name: request.num_output_placeholders for name, request in known.items()}
+        preempted: set[str] = set()
+        while True:
+            running = {request.request_id for request in scheduler.running}
+            output = scheduler.schedule()
+            left = {name for name in running if known[name].status == self._engine.preempted}
+            preempted |= left
+            if output.num_scheduled_tokens or not (idle and left):
+                break
         tokens = dict(output.num_scheduled_tokens)
-        preempted = {name for name, state in before.items() if known[name].num_preemptions > state[0]}
         entry: StepTrace = {"tokens": tokens, "preempted": sorted(preempted)}
         for name in tokens:
             if name not in running or name in preempted:
@@ -251,7 +257,7 @@ class _Drive:
             name
             for name in tokens
             if known[name].num_computed_tokens
-            >= known[name].num_tokens + (0 if name in preempted else before[name][1])
+            >= known[name].num_tokens + (0 if name in preempted else placeholders[name])
         ]
         return entry, (output, emits) if tokens else None
 

@@ -13,6 +13,8 @@ from benchmarks.engines.scenario import Failure, Scenario, StepTrace, answer_lim
 from benchmarks.engines.shrink import shrunk
 from benchmarks.engines.vllm import config
 
+NEW = (0, 33)
+
 
 def step(**changes: object) -> StepTrace:
     made = StepTrace(tokens={"a": 1}, preempted=[], blocks=3, finished={})
@@ -51,7 +53,7 @@ def test_a_trace_that_ends_sooner_differs_and_so_does_one_that_fails() -> None:
 
 
 def test_shrinking_leaves_what_a_property_needs() -> None:
-    scenario = scenarios.scenario(Random(3), True)
+    scenario = scenarios.scenario(Random(3), NEW, True)
     assert len(scenario["requests"]) > 5
 
     def long_prompt_and_two_urgent(candidate: Scenario) -> bool:
@@ -72,7 +74,7 @@ def test_shrinking_drops_a_request_with_those_that_follow_it() -> None:
     drawn = next(
         each
         for seed in range(100)
-        for each in [scenarios.scenario(Random(seed), False)]
+        for each in [scenarios.scenario(Random(seed), NEW, False)]
         if any("after" in spec for spec in each["requests"])
     )
     least = shrunk(drawn, lambda candidate: any("after" in each for each in candidate["requests"]))
@@ -83,7 +85,7 @@ def test_shrinking_drops_a_request_with_those_that_follow_it() -> None:
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_our_side_serves_every_request_once(asynchronous: bool) -> None:
     for seed in range(8):
-        scenario = scenarios.scenario(Random(seed), asynchronous)
+        scenario = scenarios.scenario(Random(seed), NEW, asynchronous)
         trace = ours.trace(scenario, config(scenario, "0.15"))
         assert not isinstance(trace, dict), trace
         specs = {each["id"]: each for each in scenario["requests"]}
@@ -97,7 +99,7 @@ def test_our_side_serves_every_request_once(asynchronous: bool) -> None:
 
 def test_a_planted_difference_is_counted_and_named() -> None:
     outcome = Outcome("vllm", "0.15.1", "defaults")
-    scenario = scenarios.scenario(Random(1), False)
+    scenario = scenarios.scenario(Random(1), NEW, False)
     trace = ours.trace(scenario, config(scenario, "0.15"))
     assert not isinstance(trace, dict)
     outcome.add(scenario, trace, first_difference(trace, trace))

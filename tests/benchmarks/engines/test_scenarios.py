@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from benchmarks.engines import scenarios
+from benchmarks.engines.engine import Variant
 from benchmarks.engines.registry import ENGINES
 from benchmarks.engines.scenario import (
     ANSWERS,
@@ -21,6 +22,7 @@ from benchmarks.engines.scenario import (
     token_ids,
 )
 
+NEW = (0, 33)
 VARIANTS = [variant for engine in ENGINES.values() for variant in engine.variants]
 
 
@@ -41,15 +43,15 @@ def request(name: str, step: int = 0, **more: object) -> RequestSpec:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_a_seed_draws_the_same_scenario_and_another_draws_another(variant: scenarios.Variant) -> None:
-    first, again, other = (json.dumps(variant.draw(Random(seed))) for seed in ("1/0", "1/0", "1/1"))
+def test_a_seed_draws_the_same_scenario_and_another_draws_another(variant: Variant) -> None:
+    first, again, other = (json.dumps(variant.draw(Random(seed), NEW)) for seed in ("1/0", "1/0", "1/1"))
     assert first == again != other
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_every_request_fits_the_server(asynchronous: bool) -> None:
     for seed in range(60):
-        drawn = scenarios.scenario(Random(seed), asynchronous)
+        drawn = scenarios.scenario(Random(seed), NEW, asynchronous)
         assert drawn["max_model_len"] <= drawn["num_kv_blocks"] * drawn["block_size"]
         assert drawn["async_scheduling"] is asynchronous
         for spec in drawn["requests"]:
@@ -60,7 +62,7 @@ def test_every_request_fits_the_server(asynchronous: bool) -> None:
 
 def test_what_servers_rarely_change_is_the_default_in_one_mode_and_varies_in_the_other() -> None:
     def seen(mode: str) -> set[tuple[object, ...]]:
-        drawn = [scenarios.scenario(Random(seed), False, mode) for seed in range(80)]
+        drawn = [scenarios.scenario(Random(seed), NEW, False, mode) for seed in range(80)]
         keys = ("policy", "enable_prefix_caching")
         return {(*(each[key] for key in keys), each["long_prefill_token_threshold"] > 0) for each in drawn}  # type: ignore[literal-required]
 
@@ -68,11 +70,22 @@ def test_what_servers_rarely_change_is_the_default_in_one_mode_and_varies_in_the
     assert len(seen(scenarios.EVERYTHING)) == 8
 
 
+def test_settings_vary_in_releases_that_have_them() -> None:
+    setting = scenarios.Setting("watermark", (0, 24), (0.0, 0.2))
+
+    def seen(release: tuple[int, ...], mode: str) -> set[float]:
+        draws = [scenarios.scenario(Random(seed), release, False, mode, [setting]) for seed in range(30)]
+        return {each["settings"].get("watermark", -1.0) for each in draws}
+
+    assert seen((0, 24), scenarios.EVERYTHING) == {0.0, 0.2}
+    assert seen((0, 19), scenarios.EVERYTHING) == seen((0, 24), scenarios.DEFAULTS) == {-1.0}
+
+
 def test_conversations_aborts_cuts_late_stops_and_slo_classes_are_among_the_scenarios() -> None:
     specs = [
         (drawn, spec)
         for seed in range(60)
-        for drawn in [scenarios.scenario(Random(seed), True)]
+        for drawn in [scenarios.scenario(Random(seed), NEW, True)]
         for spec in drawn["requests"]
     ]
     assert any("after" in spec for _, spec in specs)
@@ -84,7 +97,7 @@ def test_conversations_aborts_cuts_late_stops_and_slo_classes_are_among_the_scen
 
 def test_a_conversation_continues_with_the_tokens_of_its_last_answer() -> None:
     for seed in range(60):
-        drawn = scenarios.scenario(Random(seed), False)
+        drawn = scenarios.scenario(Random(seed), NEW, False)
         by_id = {spec["id"]: spec for spec in drawn["requests"]}
         for spec in drawn["requests"]:
             if "after" in spec:
