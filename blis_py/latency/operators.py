@@ -33,6 +33,7 @@ from blis_py.latency.kernel_tables import one_chunk
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.rank_prices import Line, Load, RankPrices, loads_of, most_seqs
+from blis_py.latency.rising import rising, rising_grid, with_work
 from blis_py.latency.step_run import StepRun, run_of, run_of_few, within_the_clock
 from blis_py.latency.surfaces import Surfaces, launching, load_surfaces
 from blis_py.latency.trained import ServerTerms
@@ -113,11 +114,11 @@ class Operators:
         self._list = operators = OperatorList(shape, gpu, layout, learned, options)
         blocks = shape.weights.block_scales and not operators.dispatches
         self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
-        self._rank = Line.of(_TOKENS, operators.of_attention(_TOKENS))
-        self._group = self._mixed_group = Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
+        self._rank = _by_tokens(operators.of_attention(_TOKENS))
+        self._group = self._mixed_group = _by_tokens(operators.of_feed_forward(_TOKENS))
         if operators.prices_prompts_apart:
-            self._mixed_group = Line.of(_TOKENS, operators.of_feed_forward(_TOKENS, prompts=True))
-        self._rows = Line.of(_TOKENS, operators.of_rows(_TOKENS))
+            self._mixed_group = _by_tokens(operators.of_feed_forward(_TOKENS, prompts=True))
+        self._rows = _by_tokens(operators.of_rows(_TOKENS))
         self._prompts: dict[int, list[Line]] = {}
         """Attention over the cached tokens of each of so many prompts, by the tokens of `_CHUNKS`."""
         self._decodes: dict[int, Line] = {}
@@ -151,7 +152,7 @@ class Operators:
         """A pure decode step over the sum of its contexts, if all ranks share each request."""
         line = self._decodes.get(seqs)
         if line is None:
-            attention = self._list.of_decodes(np.full(1, float(seqs)), _CONTEXTS)
+            attention = rising(self._list.of_decodes(np.full(1, float(seqs)), _CONTEXTS))
             tokens, eager = self._replayed(seqs)
             fixed = self._fixed_ns(seqs if self._sparse else tokens, tokens, seqs)
             line = self._decodes[seqs] = Line.of(_CONTEXTS * seqs, self._scaled(attention + fixed, eager))
@@ -228,7 +229,7 @@ class Operators:
         return float((1 - weight) * lines[i].value(past) + weight * lines[i + 1].value(past))
 
     def _lines_of(self, prompts: int) -> list[Line]:
-        grid = self._list.of_chunk(_CHUNKS[:, None], _PASTS[None, :], float(prompts))
+        grid = rising_grid(self._list.of_chunk(_CHUNKS[:, None], _PASTS[None, :], float(prompts)))
         lines = self._prompts[prompts] = [Line.of(_PASTS, line) for line in grid]
         return lines
 
@@ -261,7 +262,7 @@ class Operators:
         return ns
 
     def _attention_of(self, decodes: int) -> Line:
-        attention = self._list.of_decodes(np.full(1, float(decodes)), _CONTEXTS)
+        attention = rising(self._list.of_decodes(np.full(1, float(decodes)), _CONTEXTS))
         return Line.of(_CONTEXTS * decodes, attention)
 
     def _host_ns(self, f: StepFeatures) -> int:
@@ -315,6 +316,10 @@ class Operators:
 
 
 _CHUNK_LIST = _CHUNKS.tolist()
+
+
+def _by_tokens(ns: Array) -> Line:
+    return Line.of(_TOKENS, with_work(_TOKENS, ns))
 
 
 def _described(options: KernelOptions | None) -> str:
