@@ -45,6 +45,7 @@ class Engine(NamedTuple):
         variants: kinds of scenarios.
         releases: those of the long comparison.
         gated: those of `make engines`.
+        recorded: those whose decisions are kept for the tests.
         python: interpreter of the child process; None, and a note on stderr, if it cannot be had.
     """
 
@@ -55,6 +56,7 @@ class Engine(NamedTuple):
     variants: tuple[Variant, ...]
     releases: tuple[str, ...]
     gated: tuple[str, ...]
+    recorded: tuple[str, ...]
     python: Callable[[], Sequence[str] | None] = lambda: BARE
 
     def variants_of(self, version: str) -> list[Variant]:

@@ -18,6 +18,8 @@ _ROOMS = (60, 150, 400)
 _GAPS = (0, 0, 0, 1, 1, 2, 5, 20)
 _LIMITS = (3, 20, 80)
 _MAX_STEPS = 6000
+PRIORITIES_SINCE = (0, 11)
+"""vLLM 0.10 computes a request in the step that preempts it for a more urgent one."""
 _OWN = 1000
 """Segments from this one on are prompts' own parts."""
 
@@ -63,7 +65,7 @@ def scenario(
         max_num_seqs=seqs,
         max_num_batched_tokens=rng.choice([tokens for tokens in _BUDGETS if tokens >= seqs]),
         long_prefill_token_threshold=0 if defaults else rng.choice(_THRESHOLDS),
-        policy="fcfs" if defaults else rng.choice(("fcfs", "fcfs", "priority")),
+        policy="fcfs" if defaults or release < PRIORITIES_SINCE else rng.choice(("fcfs", "fcfs", "priority")),
         async_scheduling=asynchronous,
         enable_prefix_caching=defaults or rng.random() < 0.75,
         max_model_len=blocks * block_size if rng.random() < 0.7 else rng.randint(20, blocks * block_size),

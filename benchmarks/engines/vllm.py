@@ -62,4 +62,5 @@ VLLM = Engine(
     variants=_variants(),
     releases=("0.10", "0.12", "0.15", "0.19", "0.24", "0.29", "0.33", "newest"),
     gated=("0.15", "0.24", "newest"),
+    recorded=("0.15", "0.24", "0.29", "0.33"),
 )
