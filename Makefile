@@ -26,7 +26,7 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 CHECKED := $(addprefix tests/,core cluster metrics latency workload traces files ledger outputs properties theory \
 	oracles planning extension cli lint)
 
-.PHONY: run ui serve test-ui test-serve native check test truth fuzz soak soak-engine test-long mutants engines lint aot bench docs docs-ui \
+.PHONY: run ui serve test-ui test-serve native check test truth fuzz soak soak-engine test-long mutants engines track lint aot bench docs docs-ui \
 	site release gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
@@ -118,6 +118,12 @@ mutants: $(VENV)/.installed-check
 engines: export PYTHONPATH := $(CURDIR)
 engines: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.engines.check $(ENGINES)
+
+# What a release that was not seen before needs of the preset: make track VERSION=0.34.0, TRACK='--engine sglang' for another
+# engine.
+track: export PYTHONPATH := $(CURDIR)
+track: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.engines.track $(VERSION) $(TRACK)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

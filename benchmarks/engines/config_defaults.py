@@ -13,11 +13,17 @@ NO_LITERAL = "<computed>"
 """Stands for a default that is not written as a literal."""
 
 
-def of_folder(folder: Path) -> dict[str, dict[str, Any]]:
-    """Defaults of the annotated fields of all classes in a folder of modules, by class and field."""
+def modules(path: Path) -> list[Path]:
+    """A module, or the modules in a folder."""
+    return [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def of_path(path: Path) -> dict[str, dict[str, Any]]:
+    """Defaults of the annotated fields of all classes in a module or in a folder of modules, by class and
+    field."""
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for module in modules(path):
+        for node in ast.parse(module.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, {}).update(_of_class(node))
     return found

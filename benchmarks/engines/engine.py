@@ -46,6 +46,8 @@ class Engine(NamedTuple):
         releases: those of the long comparison.
         gated: those of `make engines`.
         recorded: those whose decisions are kept for the tests.
+        settings: modules or folders of its wheel with the classes of its settings.
+        sources: modules or folders with what decides a step.
         python: interpreter of the child process; None, and a note on stderr, if it cannot be had.
     """
 
@@ -57,6 +59,8 @@ class Engine(NamedTuple):
     releases: tuple[str, ...]
     gated: tuple[str, ...]
     recorded: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     python: Callable[[], Sequence[str] | None] = lambda: BARE
 
     def variants_of(self, version: str) -> list[Variant]:

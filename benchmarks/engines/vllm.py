@@ -63,4 +63,15 @@ VLLM = Engine(
     releases=("0.10", "0.12", "0.15", "0.19", "0.24", "0.29", "0.33", "newest"),
     gated=("0.15", "0.24", "newest"),
     recorded=("0.15", "0.24", "0.29", "0.33"),
+    settings=tuple(f"vllm/config/{name}.py" for name in ("scheduler", "cache", "parallel", "speculative")),
+    sources=(
+        "vllm/v1/core/sched",
+        "vllm/v1/core/kv_cache_manager.py",
+        "vllm/v1/core/kv_cache_coordinator.py",
+        "vllm/v1/core/single_type_kv_cache_manager.py",
+        "vllm/v1/core/block_pool.py",
+        "vllm/v1/request.py",
+        "vllm/v1/engine/core.py",
+        "vllm/engine/arg_utils.py",
+    ),
 )

@@ -119,7 +119,7 @@ class Vllm:
         sched = "vllm.v1.core.sched"
         self._plain = importlib.import_module(f"{sched}.scheduler").Scheduler
         self._overlapped = importlib.import_module(f"{sched}.async_scheduler").AsyncScheduler
-        self.defaults = config_defaults.of_folder(root / "vllm" / "config")
+        self.defaults = config_defaults.of_path(root / "vllm" / "config")
 
     def drive(self, scenario: Scenario) -> list[StepTrace]:
         """Steps of a scenario, as `scenario.StepTrace`."""

@@ -99,4 +99,4 @@ def test_defaults_are_read_from_source_without_running_it(tmp_path: Path) -> Non
     )
     computed = config_defaults.NO_LITERAL
     expected = {"a": 3, "b": True, "c": computed, "d": computed, "e": computed}
-    assert config_defaults.of_folder(tmp_path) == {"SchedulerConfig": expected}
+    assert config_defaults.of_path(tmp_path) == {"SchedulerConfig": expected}
