@@ -275,6 +275,7 @@ def explain(
     simulation, result, saved = _resolved(run, settings)
     changes = _changes(simulation, what_if)
     if result is None:
+        question.check(simulation.table)
         result = simulation.run(record_steps=False, progress=stated("the run"))
     record = result.record
     _check_names(record)

@@ -15,6 +15,7 @@ from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.registry import METRICS, named, names
 from blis_py.metrics.slo import require_known_classes
+from blis_py.requests.table import RequestTable
 
 DEFAULT = "ttft.p99"
 PER_TOKEN = ("tpot", "itl")
@@ -44,12 +45,23 @@ class Question:
         metric = METRICS[self.metric]
         return f"{metric.own_label or metric.label} {stat}{of}"
 
+    def check(self, table: RequestTable) -> None:
+        """Check that requests of a run that is still to come answer it.
+
+        Raises:
+            InputError: no such request or class.
+        """
+        if self.request is not None:
+            _row_of(table, self.request)
+        if self.slo_class is not None:
+            require_known_classes([self.slo_class], table.slo_class.names, key="--class")
+
     def values(self, record: RunRecord) -> NDArray[np.float64]:
         """The metric of every request, in ns; NaN if undefined or not in question."""
         column = latencies(record).column(self.metric).copy()
         if self.slo_class is not None:
             classes = rows_by_name(slo_classes(record))
-            require_known_classes([self.slo_class], classes)
+            require_known_classes([self.slo_class], classes, key="--class")
             others = np.ones(len(column), dtype=np.bool_)
             others[classes.get(self.slo_class, [])] = False
             column[others] = np.nan
@@ -123,7 +135,7 @@ def find(record: RunRecord, question: Question) -> QuestionMatch:
         InputError: no request has that name; an unknown class.
     """
     if question.request is not None:
-        return QuestionMatch(_row_of(record, question.request))
+        return QuestionMatch(_row_of(record.table, question.request))
     values = question.values(record)
     order = np.argsort(values, kind="stable")
     order = order[: np.count_nonzero(~np.isnan(values))]
@@ -143,8 +155,8 @@ def find(record: RunRecord, question: Question) -> QuestionMatch:
     )
 
 
-def _row_of(record: RunRecord, name: str) -> int:
-    names = list(record.table.ids())
+def _row_of(table: RequestTable, name: str) -> int:
+    names = list(table.ids())
     if name in names:
         return names.index(name)
     some = f"they are called {names[0]} to {names[-1]}" if names else "the run has no requests"

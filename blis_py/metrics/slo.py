@@ -180,7 +180,7 @@ def parse_slo(text: str) -> SloCheck:
     )
 
 
-def require_known_classes(names: Iterable[str], present: Iterable[str]) -> None:
+def require_known_classes(names: Iterable[str], present: Iterable[str], key: str = "SLO") -> None:
     """Check that each class in a target is in the workload or a standard one.
 
     Raises:
@@ -190,7 +190,7 @@ def require_known_classes(names: Iterable[str], present: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             fix = f"use one of {', '.join(sorted(filter(None, known)))}"
-            raise InputError("no request is of this SLO class", key="SLO", value=name, fix=fix)
+            raise InputError("no request is of this SLO class", key=key, value=name, fix=fix)
 
 
 class Goodput(NamedTuple):

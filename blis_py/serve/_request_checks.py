@@ -96,7 +96,7 @@ class LimitsMiddleware:
             await _refuse(send, 403, f"this changes the server: {fix}", [(b"connection", b"close")])
             return
         declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._max_bytes:
+        if declared.isascii() and declared.isdigit() and int(declared) > self._max_bytes:
             if int(declared) <= _DISCARDED_BYTES:
                 await _discard(receive)
             await _refuse(send, 413, self._problem, [(b"connection", b"close")])

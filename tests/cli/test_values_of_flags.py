@@ -8,6 +8,9 @@ import pytest
 import yaml
 
 from blis_py.cli import main
+from blis_py.cli.program import BLIS, Command, command_of
+from blis_py.cluster.simulation import ClusterSimulation
+from blis_py.metrics.record import RunRecord
 
 RUN = ("run", "--model", "llama-3.1-8b", "--num-requests", "2")
 
@@ -58,3 +61,59 @@ def test_a_plan_checks_its_flags_before_the_work(
     monkeypatch.setattr("blis_py.planning.api.plan", work)
     assert main(["plan", "--model", "llama-3.1-8b", "--slo", "ttft.p99=5s", "--disaggregate", "x"]) == 2
     assert "--disaggregate: unknown value (found 'x'); use auto" in capsys.readouterr().err
+
+
+@pytest.fixture
+def began(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What began to be simulated."""
+    runs: list[str] = []
+    run = ClusterSimulation.run
+
+    def counted(simulation: ClusterSimulation) -> RunRecord:
+        runs.append("a run")
+        return run(simulation)
+
+    monkeypatch.setattr(ClusterSimulation, "run", counted)
+    return runs
+
+
+WRONG = ("x", "-1", "nan", "1e400", "", "0", "a=b", "x.p99=5s", "1,,2", "9" * 20, "\x00")
+
+
+@pytest.mark.parametrize("verb", ["run", "replay", "explain", "sweep"])
+def test_no_value_of_a_flag_is_refused_after_a_run(
+    verb: str,
+    began: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of every flag one value in turn; what it says is read before anything is simulated."""
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,9,2\n1,8,2\n")
+    own = {"replay": "--trace t.csv", "sweep": "--vary max_num_seqs=4 --num-requests 2"}
+    own["explain"] = "--no-what-ifs --num-requests 2"
+    more = own.get(verb, "--num-requests 2").split()
+    command = command_of(verb, BLIS.verbs[verb])
+    assert isinstance(command, Command)
+    monkeypatch.chdir(tmp_path)
+    named = [flag.name for _, flags in command.groups for flag in flags if flag.kind is not bool]
+    late = []
+    for number, name in enumerate(named):
+        if not name.startswith("--") or name == "--out":
+            continue
+        value = WRONG[(number + len(verb)) % len(WRONG)]
+        began.clear()
+        if main([verb, *RUN[1:3], *more, name, value]) == 2 and began:
+            late.append((name, value, capsys.readouterr().err))
+    assert not late
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--request", "zzz"), ("--class", "gold"), ("--metric", "gold.ttft.p99")]
+)
+def test_a_question_without_an_answer_is_refused_before_the_run(
+    flag: str, value: str, began: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *RUN[1:], flag, value]) == 2
+    assert flag.replace("--metric", "--class") in capsys.readouterr().err
+    assert not began
