@@ -27,11 +27,13 @@ class Variant(NamedTuple):
         name: shown in the table.
         draw: a random scenario of a release.
         since: first release that has it.
+        exact: whether every step has to be the engine's; the others are known to differ, and counted.
     """
 
     name: str
     draw: Callable[[Random, Release], Scenario]
     since: Release = ()
+    exact: bool = True
 
 
 class Engine(NamedTuple):
@@ -63,6 +65,11 @@ class Engine(NamedTuple):
     sources: tuple[str, ...] = ()
     python: Callable[[], Sequence[str] | None] = lambda: BARE
 
-    def variants_of(self, version: str) -> list[Variant]:
-        """Kinds of scenarios that a release has."""
-        return [variant for variant in self.variants if variant.since <= release_of(version)]
+    def variants_of(self, version: str, exact: bool = True) -> list[Variant]:
+        """Kinds of scenarios that a release has.
+
+        Args:
+            exact: those alone in which every step has to be the engine's.
+        """
+        release = release_of(version)
+        return [each for each in self.variants if each.since <= release and (each.exact or not exact)]

@@ -11,12 +11,13 @@ from benchmarks.engines.scenario import (
     Scenario,
     StepTrace,
     Trace,
+    accepted_drafts,
     prompt_tokens,
     token_ids,
 )
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.rank_schedulers import scheduler_of
 from blis_py.core.request import DECODING, Request
-from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.core.token_keys import token_keys
 
@@ -44,7 +45,8 @@ class Drive:
 
     def __init__(self, scenario: Scenario, config: SchedulerConfig) -> None:
         self._scenario, self._config = scenario, config
-        self._scheduler = Scheduler(config)
+        drafts = scenario["settings"].get("num_speculative_tokens", 0)
+        self._scheduler = scheduler_of(config, emission=Drafts(scenario, drafts) if drafts else None)
         self._arrivals = Arrivals(scenario)
         self._live: dict[str, Request] = {}
         self._seen: set[str] = set()
@@ -103,6 +105,31 @@ class Drive:
                 self._seen.add(request.id)
         entry["blocks"] = scheduler.blocks_in_use()
         return entry, step
+
+
+class Drafts:
+    """Decode steps that verify drafts, as many of which are accepted as on the engine's side.
+
+    Args:
+        drafts: proposed for each step.
+    """
+
+    def __init__(self, scenario: Scenario, drafts: int) -> None:
+        self._drafts = drafts
+        self._specs = {spec["id"]: spec for spec in scenario["requests"]}
+
+    def is_irregular(self, request: Request) -> bool:
+        """Whether a step may emit more than one token for it."""
+        return True
+
+    def rows(self, request: Request) -> int:
+        """Positions of its next decode step."""
+        return 1 + self._drafts
+
+    def tokens(self, request: Request, step: int, rows: int) -> int:
+        """Tokens that the step emits."""
+        accepted = accepted_drafts(self._specs[request.id], request.generated, self._drafts)
+        return 1 + min(accepted, rows - 1)
 
 
 def request_of(scenario: Scenario, spec: RequestSpec) -> Request:

@@ -17,6 +17,8 @@ class Outcome:
     package: str
     version: str
     kind: str
+    exact: bool = True
+    """Whether every step has to be the engine's."""
     scenarios: int = 0
     steps: int = 0
     preempting: int = 0

@@ -158,3 +158,8 @@ def answer_token(scenario: Scenario, request: RequestSpec, position: int) -> int
     if position + 1 == request["output_tokens"] < answer_limit(scenario, request):
         return EOS_TOKEN
     return _FIRST_TOKEN + request["answer"] * _SEGMENT_TOKENS + position
+
+
+def accepted_drafts(request: RequestSpec, position: int, drafts: int) -> int:
+    """Drafts that a step accepts of those proposed behind output token number `position`."""
+    return (request["answer"] * 7 + position * 5 + position // 3) % (drafts + 1)

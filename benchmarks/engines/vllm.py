@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from random import Random
 
 from benchmarks.engines import presets, scenarios
-from benchmarks.engines.engine import Engine, Variant
-from benchmarks.engines.scenario import Scenario
+from benchmarks.engines.engine import Engine, Release, Variant
+from benchmarks.engines.scenario import ANSWERS, RequestSpec, Scenario
 from blis_py.core.config import SchedulerConfig
 
 PACKAGE = "vllm"
@@ -20,37 +22,85 @@ FURTHER = (
 """Our scheduler has them under the same names."""
 _ASYNCHRONOUS = (0, 12)
 """Before, the asynchronous loop is an experiment that plans a step more than a request has tokens."""
+_RANKS = (0, 24)
+_WAVE_STEPS = 300
+_LONG = 999
+"""Segment of its prompt."""
+_DRAFTS = (0, 15)
 
 
 def config(scenario: Scenario, version: str) -> SchedulerConfig:
     """Settings of our scheduler for a scenario, under the preset of a release."""
     priority = scenario["policy"] == "priority"
+    ranks = scenario["settings"].get("data_parallel_size", 1)
     own = {
-        "num_kv_blocks": scenario["num_kv_blocks"],
+        "num_kv_blocks": scenario["num_kv_blocks"] * ranks,
         "max_model_len": scenario["max_model_len"],
-        "max_num_seqs": scenario["max_num_seqs"],
-        "max_num_batched_tokens": scenario["max_num_batched_tokens"],
+        "max_num_seqs": scenario["max_num_seqs"] * ranks,
+        "max_num_batched_tokens": scenario["max_num_batched_tokens"] * ranks,
         "long_prefill_token_threshold": scenario["long_prefill_token_threshold"],
         "block_size": scenario["block_size"],
         "scheduler": "priority-fcfs" if priority else "fcfs",
         "preemption_policy": "priority" if priority else "fcfs",
         "async_scheduling": scenario["async_scheduling"],
         "prefix_cache": "hash" if scenario["enable_prefix_caching"] else "none",
+        "ranks": ranks,
+        "rank_choice": "round-robin",
         **{key: value for key, value in scenario["settings"].items() if key in presets.FIELDS},
         **scenario["ours"],
     }
     return presets.config(PACKAGE, version, scenario["async_scheduling"], own)
 
 
+def of_ranks(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Ranks of attention DP that step together; each has the scenario's limits.
+
+    One request generates as long as others arrive, so that the wave in which steps are counted does not end.
+    """
+    scenario = scenarios.scenario(rng, release, asynchronous, further=FURTHER)
+    scenario["settings"]["data_parallel_size"] = rng.randint(2, 4)
+    scenario["settings"]["prefill_schedule_interval"] = rng.choice((1, 2, 3, 4))
+    steps = min(scenario["max_model_len"] - 1, _WAVE_STEPS)
+    long = RequestSpec(
+        id="long",
+        step=0,
+        arrival=0.0,
+        prompt=[[_LONG, 1]],
+        answer=ANSWERS - 1,
+        shared_tokens=0,
+        output_tokens=steps,
+        max_tokens=steps,
+        priority=0,
+    )
+    others = [spec for spec in scenario["requests"] if spec["step"] < steps // 2 and "after" not in spec]
+    scenario["requests"] = [long, *others]
+    return scenario
+
+
+def with_drafts(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Decode steps that verify drafts which need no KV, as those of n-grams.
+
+    At the end of an answer vLLM verifies drafts beyond the client's limit, and while a step is in flight it
+    counts all of its drafts as accepted; ours does neither.
+    """
+    scenario = scenarios.scenario(rng, release, asynchronous, further=FURTHER)
+    scenario["settings"]["num_speculative_tokens"] = rng.randint(1, 4)
+    return scenario
+
+
 def _variants() -> tuple[Variant, ...]:
-    return tuple(
-        Variant(
-            f"{mode}, {loop}",
-            partial(scenarios.scenario, asynchronous=asynchronous, mode=mode, further=FURTHER),
-            _ASYNCHRONOUS if asynchronous else (),
-        )
+    draws: list[tuple[str, Release, bool, Callable[..., Scenario]]] = [
+        (mode, (), True, partial(scenarios.scenario, mode=mode, further=FURTHER))
         for mode in (scenarios.DEFAULTS, scenarios.EVERYTHING)
-        for loop, asynchronous in (("synchronous", False), ("asynchronous", True))
+    ]
+    draws += [("attention DP", _RANKS, False, of_ranks), ("drafts", _DRAFTS, False, with_drafts)]
+    return tuple(
+        Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous), max(since, loop_since), exact)
+        for name, since, exact, draw in draws
+        for loop, asynchronous, loop_since in (
+            ("synchronous", False, ()),
+            ("asynchronous", True, _ASYNCHRONOUS),
+        )
     )
 
 

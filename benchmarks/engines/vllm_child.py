@@ -3,8 +3,7 @@
     python -I -S vllm_child.py ROOT MAX_BYTES
 
 The scheduler, the KV cache manager and the requests are vLLM's; models, workers and the engine's loop are
-stood in. The loop is that of `EngineCore.step`, or with asynchronous scheduling `step_with_batch_queue`:
-step n + 1 is planned after the outcome of step n - 1 and before that of n.
+stood in, see `vllm_drive.py`.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.engines import child_loop, config_defaults, stand_ins
 from benchmarks.engines.scenario import (
     EOS_TOKEN,
-    Arrivals,
     RequestSpec,
     Scenario,
     StepTrace,
     answer_limit,
-    answer_token,
     token_ids,
 )
 from benchmarks.engines.vllm_config import Section, vllm_config
+from benchmarks.engines.vllm_drive import Drive
 
 REAL = (
     "vllm.v1.core",
@@ -114,8 +112,8 @@ class Vllm:
         stand_ins.install(str(root), "vllm", REAL, ABSENT, PARTS)
         self._kv = importlib.import_module("vllm.v1.kv_cache_interface")
         self._request = importlib.import_module("vllm.v1.request").Request
-        self._status = importlib.import_module("vllm.v1.request").RequestStatus
-        self.preempted = self._status.PREEMPTED
+        status = importlib.import_module("vllm.v1.request").RequestStatus
+        self.preempted, self.aborted = status.PREEMPTED, status.FINISHED_ABORTED
         sched = "vllm.v1.core.sched"
         self._plain = importlib.import_module(f"{sched}.scheduler").Scheduler
         self._overlapped = importlib.import_module(f"{sched}.async_scheduler").AsyncScheduler
@@ -123,7 +121,7 @@ class Vllm:
 
     def drive(self, scenario: Scenario) -> list[StepTrace]:
         """Steps of a scenario, as `scenario.StepTrace`."""
-        return _Drive(self, scenario).steps()
+        return Drive(self, scenario).steps()
 
     def scheduler(self, scenario: Scenario) -> Any:
         """A scheduler under a scenario's settings."""
@@ -144,6 +142,7 @@ class Vllm:
             accept_tokens=lambda *args, **kwargs: True,
             grammar_init=lambda *args, **kwargs: None,
             should_advance=lambda *args, **kwargs: False,
+            validate_tokens=lambda request, tokens: tokens,
         )
         kind = self._overlapped if scenario["async_scheduling"] else self._plain
         return kind(
@@ -180,111 +179,6 @@ class Vllm:
                 eos_token_id=EOS_TOKEN,
             )
         )
-
-    def abort(self, scheduler: Any, request_id: str) -> None:
-        """Abort a request, as the engine does for a client that is gone."""
-        scheduler.finish_requests([request_id], self._status.FINISHED_ABORTED)
-
-
-class _Drive:
-    """One scenario on one scheduler."""
-
-    def __init__(self, engine: Vllm, scenario: Scenario) -> None:
-        self._engine, self._scenario = engine, scenario
-        self._scheduler = engine.scheduler(scenario)
-        self._arrivals = Arrivals(scenario)
-        self._spec = {spec["id"]: spec for spec in scenario["requests"]}
-        self._known: dict[str, Any] = {}
-        self._seen: set[str] = set()
-        """Requests that were admitted before."""
-
-    def steps(self) -> list[StepTrace]:
-        """The trace."""
-        scheduler, overlapped = self._scheduler, self._scenario["async_scheduling"]
-        steps: list[StepTrace] = []
-        flight = None
-        while self._arrivals or scheduler.requests or flight is not None:
-            if len(steps) >= self._scenario["max_steps"]:
-                break
-            self._receive(len(steps))
-            entry, step = self._plan(flight is None)
-            if overlapped:
-                flight, step = step, flight
-            entry["finished"] = {} if step is None else self._apply(*step)
-            for name in entry["finished"]:
-                self._arrivals.ended(name, len(steps))
-            steps.append(entry)
-        return steps
-
-    def _receive(self, iteration: int) -> None:
-        for spec in self._arrivals.arriving(iteration):
-            self._known[spec["id"]] = request = self._engine.request(self._scenario, spec)
-            self._scheduler.add_request(request)
-        for name in self._arrivals.aborted(iteration):
-            if not self._known[name].is_finished():
-                self._engine.abort(self._scheduler, name)
-
-    def _plan(self, idle: bool) -> tuple[StepTrace, Any]:
-        """Schedule a step: its trace; and the scheduler's output with the requests that will emit, unless it
-        is empty.
-
-        Args:
-            idle: no step is in flight: one that only preempts takes no time, and the next follows at once.
-        """
-        scheduler, known = self._scheduler, self._known
-        placeholders = {name: request.num_output_placeholders for name, request in known.items()}
-        preempted: set[str] = set()
-        while True:
-            running = {request.request_id for request in scheduler.running}
-            output = scheduler.schedule()
-            left = {name for name in running if known[name].status == self._engine.preempted}
-            preempted |= left
-            if output.num_scheduled_tokens or not (idle and left):
-                break
-        tokens = dict(output.num_scheduled_tokens)
-        entry: StepTrace = {"tokens": tokens, "preempted": sorted(preempted)}
-        for name in tokens:
-            if name not in running or name in preempted:
-                cached = known[name].num_computed_tokens - tokens[name]
-                if name in self._seen:
-                    entry.setdefault("again", {})[name] = cached
-                else:
-                    entry.setdefault("cached", {})[name] = cached
-                self._seen.add(name)
-        pool = scheduler.kv_cache_manager.block_pool
-        entry["blocks"] = self._scenario["num_kv_blocks"] - pool.get_num_free_blocks()
-        emits = [
-            name
-            for name in tokens
-            if known[name].num_computed_tokens
-            >= known[name].num_tokens + (0 if name in preempted else placeholders[name])
-        ]
-        return entry, (output, emits) if tokens else None
-
-    def _apply(self, output: Any, emits: list[str]) -> dict[str, int]:
-        """Apply the outcome of a step; returns the output tokens of requests that it ended."""
-        known, scenario = self._known, self._scenario
-        names = list(output.num_scheduled_tokens)
-        sampled: list[list[int]] = []
-        alive = [name for name in known if not known[name].is_finished()]
-        for name in names:
-            request = known[name]
-            position = len(request._output_token_ids)
-            emit = name in emits and not request.is_finished()
-            spec = self._spec[name]
-            sampled.append([answer_token(scenario, spec, position)] if emit else [])
-        self._scheduler.update_from_output(
-            output,
-            Section(
-                req_id_to_index={name: index for index, name in enumerate(names)},
-                req_ids=names,
-                sampled_token_ids=sampled,
-                prompt_logprobs_dict={},
-                prompt_token_id_logprobs_dict={},
-            ),
-        )
-        ended = sorted(name for name in alive if known[name].is_finished())
-        return {name: len(known[name]._output_token_ids) for name in ended}
 
 
 def _known(function: Any, **arguments: Any) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from benchmarks.engines.config_defaults import NO_LITERAL
 from benchmarks.engines.scenario import Scenario
 
 Defaults = dict[str, dict[str, Any]]
-_SETTINGS_OF = {"watermark": "CacheConfig"}
-"""Settings of a scenario that are fields of another class than SchedulerConfig, in some releases."""
 
 
 class Section(SimpleNamespace):
@@ -80,7 +78,12 @@ def vllm_config(scenario: Scenario, defaults: Defaults) -> Section:
         scheduler_config=scheduler,
         cache_config=cache,
         model_config=model,
-        parallel_config=_section(defaults, "ParallelConfig", data_parallel_index=0),
+        parallel_config=_section(
+            defaults,
+            "ParallelConfig",
+            data_parallel_index=0,
+            data_parallel_size=further.get("data_parallel_size", 1),
+        ),
         observability_config=Section(
             per_request_spec_decode_metrics="none",
             kv_cache_metrics=False,
@@ -102,17 +105,16 @@ def vllm_config(scenario: Scenario, defaults: Defaults) -> Section:
     )
 
 
+class Speculation(Section):
+    """Drafts without a model, as those of n-grams: whatever a method of speculation may ask for is not so."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("use_", "uses_", "needs_")):
+            return lambda *args: False
+        return super().__getattr__(name)
+
+
 def _speculation(drafts: int) -> Section | None:
-    """Drafts without a model, as of n-grams: no KV of their own."""
     if not drafts:
         return None
-    return Section(
-        num_speculative_tokens=drafts,
-        method="ngram",
-        use_eagle=lambda: False,
-        use_eagle_block_drop=lambda: False,
-        needs_eagle_block_drop=lambda: False,
-        uses_draft_model=lambda: False,
-        uses_extract_hidden_states=lambda: False,
-        num_speculative_tokens_per_batch_size=None,
-    )
+    return Speculation(num_speculative_tokens=drafts, method="ngram", max_num_new_slots_for_drafting=0)

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.engines import ours, scenarios
 from benchmarks.engines.compare import Difference, first_difference
 from benchmarks.engines.outcome import Outcome
-from benchmarks.engines.scenario import Failure, Scenario, StepTrace, answer_limit
+from benchmarks.engines.scenario import Failure, Scenario, StepTrace, accepted_drafts, answer_limit
 from benchmarks.engines.shrink import shrunk
-from benchmarks.engines.vllm import config
+from benchmarks.engines.vllm import config, of_ranks
 
 NEW = (0, 33)
 
@@ -95,6 +95,30 @@ def test_our_side_serves_every_request_once(asynchronous: bool) -> None:
         never = {name for name, each in specs.items() if each.get("after") in aborted}
         assert specs.keys() - ended.keys() <= aborted | never
         assert all(0 <= entry["blocks"] <= scenario["num_kv_blocks"] for entry in trace)
+
+
+def test_drafts_are_verified_in_the_same_steps_on_both_sides() -> None:
+    scenario = scenarios.scenario(Random(5), NEW, False, scenarios.DEFAULTS)
+    scenario["settings"] = {"num_speculative_tokens": 2}
+    trace = ours.trace(scenario, config(scenario, "0.24"))
+    assert not isinstance(trace, dict), trace
+    ended = {name: tokens for entry in trace for name, tokens in entry["finished"].items()}
+    assert any(tokens == 3 for entry in trace for tokens in entry["tokens"].values())
+    for spec in scenario["requests"]:
+        if spec["id"] in ended:
+            assert ended[spec["id"]] == spec["output_tokens"]
+    accepted = [accepted_drafts(scenario["requests"][0], position, 2) for position in range(30)]
+    assert set(accepted) == {0, 1, 2}
+
+
+def test_ranks_are_served_in_turn() -> None:
+    scenario = of_ranks(Random(2), NEW, False)
+    settings = config(scenario, "0.33")
+    assert settings.num_kv_blocks == scenario["num_kv_blocks"] * settings.ranks
+    trace = ours.trace(scenario, settings)
+    assert not isinstance(trace, dict), trace
+    ended = {name: tokens for entry in trace for name, tokens in entry["finished"].items()}
+    assert ended["long"] == scenario["requests"][0]["output_tokens"]
 
 
 def test_a_planted_difference_is_counted_and_named() -> None:

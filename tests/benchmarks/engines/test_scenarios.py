@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.engines import scenarios
+from benchmarks.engines import scenarios, vllm
 from benchmarks.engines.engine import Variant
 from benchmarks.engines.registry import ENGINES
 from benchmarks.engines.scenario import (
@@ -79,6 +79,26 @@ def test_settings_vary_in_releases_that_have_them() -> None:
 
     assert seen((0, 24), scenarios.EVERYTHING) == {0.0, 0.2}
     assert seen((0, 19), scenarios.EVERYTHING) == seen((0, 24), scenarios.DEFAULTS) == {-1.0}
+
+
+def test_one_request_of_ranks_generates_as_long_as_others_arrive() -> None:
+    for seed in range(30):
+        drawn = vllm.of_ranks(Random(seed), NEW, True)
+        long, *others = drawn["requests"]
+        assert drawn["settings"]["data_parallel_size"] >= 2
+        assert all(each["step"] < long["output_tokens"] // 2 for each in others)
+        assert prompt_tokens(long) + answer_limit(drawn, long) <= drawn["max_model_len"]
+
+
+def test_kinds_that_are_known_to_differ_are_counted_only_where_they_are_named() -> None:
+    engine = ENGINES["vllm"]
+    exact, every = engine.variants_of("0.33.0"), engine.variants_of("0.33.0", exact=False)
+    assert {variant.name for variant in every} > {variant.name for variant in exact}
+    assert all(variant.exact for variant in exact)
+    assert [variant.name for variant in engine.variants_of("0.10.2")] == [
+        "defaults, synchronous",
+        "all settings, synchronous",
+    ]
 
 
 def test_conversations_aborts_cuts_late_stops_and_slo_classes_are_among_the_scenarios() -> None:
