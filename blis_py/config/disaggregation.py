@@ -60,6 +60,16 @@ _OWN = {
     "tp": _own(
         int, "tp", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
     ),
+    "attention_dp": _own(
+        int,
+        "attention_dp",
+        "attention-dp",
+        "dp-size",
+        help="Replicas of attention of each of them.",
+        least=1,
+        most=4096,
+    ),
+    "ep": _own(int, "ep", "ep", "ep-size", help="Groups of experts of each of them.", least=1, most=4096),
     "engine": _own(str, "engine", "engine", help="Their engine."),
     "latency_model": _own(str, "latency.model", "latency-model", help="Their step times."),
     "max_model_len": _own(

@@ -10,6 +10,7 @@ import pytest
 from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.parser import parse
 from blis_py.cli.verbs import run
+from blis_py.config.loader import pool_configs
 
 Blis = Callable[..., tuple[int, str, str]]
 OF = {
@@ -42,6 +43,14 @@ def value_of(engine: str, flags: str, key: str) -> object:
         ("trtllm", "--tp_size 8 --enable_attention_dp --attention_dp 8", "attention_dp", 8),
         ("vllm", "--enable-expert-parallel --tensor-parallel-size 4", "ep", 4),
         ("vllm", "--tp 4 --stream-interval 20", "tp", 4),
+        ("vllm", "--tp 2 --data-parallel-size 4", "tp", 8),
+        ("vllm", "--tp 2 --data-parallel-size 4", "attention_dp", 4),
+        ("vllm", "--tp 2 --data-parallel-size 4", "ep", 1),
+        ("vllm", "--tp 2 -dp 4 --enable-expert-parallel", "ep", 8),
+        ("vllm", "-dp 4 --enable-expert-parallel", "tp", 4),
+        ("trtllm", "--tp_size 8 --enable_attention_dp", "attention_dp", 8),
+        ("sglang", "--max-prefill-tokens 4096 --chunked-prefill-size 4096", "tp", 8),
+        ("sglang", "--xpyd 1p1d --prefill-ep 4 --decode-attention-dp 8", "disaggregation.prefill_ep", 4),
     ],
 )
 def test_a_servers_own_flag_sets_what_it_means(engine: str, flags: str, key: str, value: object) -> None:
@@ -51,7 +60,6 @@ def test_a_servers_own_flag_sets_what_it_means(engine: str, flags: str, key: str
 @pytest.mark.parametrize(
     ("engine", "flags", "complaint"),
     [
-        ("sglang", "--max-prefill-tokens 4096", "--max-prefill-tokens: is a flag of SGLang that cannot be"),
         ("sglang", "--max-total-tokens 90000", "give the number of blocks with --num-kv-blocks"),
         ("sglang", "--moe-a2a-backend deepep", "give --moe-backend deepep"),
         ("sglang", "--speculative-algorithm EAGLE", "is a flag of SGLang that cannot be honoured"),
@@ -61,7 +69,8 @@ def test_a_servers_own_flag_sets_what_it_means(engine: str, flags: str, key: str
         ("trtllm", "--pp_size 2", "--pp-size: is a flag of SGLang and TensorRT-LLM that cannot be honoured"),
         ("vllm", "--enable-expert-parallel", "does not say over how many GPUs; add --tp N"),
         ("vllm", "--tp 4 --enable-expert-parallel --ep 2", "disagrees with"),
-        ("vllm", "--tp 4 --data-parallel-size 2", "--attention-dp"),
+        ("vllm", "--tp 4 --data-parallel-size 0", "--data-parallel-size: must be at least 1"),
+        ("trtllm", "--enable-attention-dp", "does not say over how many GPUs; add --tp N"),
     ],
 )
 def test_what_a_server_would_do_otherwise_is_refused_by_name(
@@ -72,9 +81,29 @@ def test_what_a_server_would_do_otherwise_is_refused_by_name(
     assert complaint in err
 
 
+def test_data_parallel_ranks_of_a_dense_model_are_instances() -> None:
+    given = parse(["--model", "qwen3-32b", "--tp", "2", "--data-parallel-size", "4"], run.GROUPS)
+    assert given is not None
+    config = configure(given)
+    assert (config.tp, config.attention_dp, config.num_instances) == (2, 1, 4)
+
+
+def test_pools_that_differ_in_experts_and_replicas_of_attention_are_flags() -> None:
+    words = "--xpyd 1p2d --prefill-ep 4 --decode-ep 8 --decode-attention-dp 8 --prefill-attention-dp 1"
+    given = parse([*OF["sglang"], *words.split()], run.GROUPS)
+    assert given is not None
+    pools = pool_configs(configure(given))
+    assert [(own.tp, own.attention_dp, own.ep, pool.count) for pool, own in pools] == [
+        (8, 1, 4, 1),
+        (8, 8, 8, 2),
+    ]
+
+
 def test_what_a_flag_is_taken_for_is_noted(blis: Blis) -> None:
     words = ("run", *OF["sglang"], "--num-requests", "3", "--stream-interval", "20", "--dp-size", "8")
     notes = blis(*words)[2]
     assert "--stream-interval is taken for 1" in notes
     assert "--dp-size is the number of replicas of attention" in notes
+    assert "--max-prefill-tokens is not modelled" in blis(*words, "--max-prefill-tokens", "4096")[2]
+    assert "--max-prefill-tokens" not in blis(*words, "--max-prefill-tokens", "16384")[2]
     assert "--dp-size" not in blis(*words, "--enable-dp-attention")[2]

@@ -44,7 +44,6 @@ def test_a_finite_rate_is_a_rate(blis: Blis) -> None:
     [
         (("--enable-eplb",), "--enable-eplb: is a flag of vLLM that cannot be honoured"),
         (("--swap-space", "4"), "--swap-space: is a flag of vLLM"),
-        (("--data-parallel-size", "2"), "simulate so many instances with --num-instances"),
         (("--max-num-partial-prefills", "4"), "--max-num-partial-prefills: is a flag of vLLM"),
         (("--speculative-config", "{}"), "--speculative-config: is a flag of vLLM"),
         (("--request-rate", "inf"), "--request-rate: would send everything at once"),

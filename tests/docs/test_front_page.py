@@ -27,14 +27,14 @@ def test_each_kind_of_reader_has_a_command_and_a_guide() -> None:
     text = PAGE.read_text(encoding="utf-8").partition("## Where to start")[2].partition("## ")[0]
     for reader in ("a planner", "an SRE", "a researcher", "an engine author"):
         assert f"| {reader} |" in text
-    for guide in ("plan", "explain", "calibrate"):
+    for guide in ("plan", "launch", "explain", "calibrate"):
         assert f"](docs/{guide}.md" in text
-    assert {command[0] for command in commands()} == {"explain", "profile", "sweep", "parity"}
+    assert {command[0] for command in commands()} == {"run", "explain", "profile", "sweep", "parity"}
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trace, and what a client of vLLM saw of 120 requests."""
+    """A trace, what a client of vLLM saw of 120 requests, and a launch script."""
     folder = tmp_path_factory.mktemp("front-page")
     run = blis.run(model="llama-3.1-8b", num_requests=120, rate=8, output_tokens=40, seed=3)
     seen, prompts = token_times(run.record, "run"), run.record.table.prompt_tokens.tolist()
@@ -52,6 +52,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "output_lens": outputs,
     }
     (folder / "result.json").write_text(json.dumps(result))
+    (folder / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64\n")
     return folder
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from blis_py.cli.flags import vllm_flags
 from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.launched import launched, print_launch
 from blis_py.cli.flags.options import COMMON, WORKLOAD
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
@@ -16,14 +18,19 @@ _SETTINGS: tuple[Flag, ...] = (*(flag for _, flags in COMMON for flag in flags),
 _FLAGS = {spelling: flag for flag in _SETTINGS for spelling in flag.spellings if flag.key}
 
 
-def overrides(flags: Flags) -> list[tuple[str, str, Any]]:
-    """The settings that flags make, as (flag, key, value)."""
+def overrides(flags: Flags, without: Sequence[str] = ()) -> list[tuple[str, str, Any]]:
+    """The settings that flags make, and those of a launch file under them, as (flag, key, value).
+
+    Args:
+        without: keys that the command chooses itself, whatever a launch file says.
+    """
     given = [
         (name, _FLAGS[name].key, _FLAGS[name].value(name, value))
         for name, value in flags.items()
         if name in _FLAGS
     ]
-    return given + vllm_flags.settings(flags)
+    given = vllm_flags.widened([*given, *vllm_flags.settings(flags)], flags)
+    return [*launched(flags, given, without), *given]
 
 
 def configure(flags: Flags) -> RunConfig:
@@ -32,6 +39,7 @@ def configure(flags: Flags) -> RunConfig:
     Raises:
         InputError: a flag or a key of the file is unknown or does not fit, or flags contradict each other.
     """
+    print_launch(flags)
     for note in vllm_flags.notes(flags):
         print(f"note: {note}", file=sys.stderr)
     bundle = flags.get("--policy-config")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from blis_py.cli.flags import perfetto
 from blis_py.cli.flags.flag import Flag, Group
+from blis_py.cli.flags.launched import LAUNCH
 from blis_py.cli.flags.out import FORCE, out_folder
 from blis_py.cli.flags.registered import flags_of
 from blis_py.config.models import KIND_SECTIONS, SECTIONS, RunConfig
@@ -39,6 +40,7 @@ TRACE, WORKLOAD = SETTINGS["Trace"], SETTINGS["Workload"]
 RUN = (
     Flag("--config", str, "", "Configuration (YAML); flags override it.", metavar="FILE"),
     Flag("--set", list[str], "", "Any setting: a.b.c=value (repeatable).", metavar="KEY=VALUE"),
+    *LAUNCH,
     Flag("--policy-config", str, "", "BLIS policy bundle.", metavar="FILE"),
     *SETTINGS["Run"],
     Flag("--intervals", int, "", "Rerun N times, with other seeds and coefficients: 90 % intervals."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from blis_py.cli.flags import server_flags as servers
@@ -14,13 +15,14 @@ from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.config.models import PLAIN_ENGINE
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
+from blis_py.files.yaml_files import load_mapping
+from blis_py.models.model_shape import config_name, load_model
 
 _UNCHANGING: dict[str, tuple[str, ...]] = {
     "--api-server-count": ("1",),
     "--attention-backend": (),
     "--compilation-config": (),
     "--cpu-offload-gb": ("0",),
-    "--data-parallel-size": ("1",),
     "--dataset-name": ("random",),
     "--dataset-path": (),
     "--decode-context-parallel-size": ("1",),
@@ -46,8 +48,6 @@ for _engine, _values in servers.UNCHANGING.items():
     _OWNERS |= dict.fromkeys(_values, _engine)
 _INSTEAD = {
     **servers.INSTEAD,
-    "--data-parallel-size": "simulate so many instances with --num-instances, or with experts in common by "
-    "--attention-dp",
     "--dataset-name": "describe the requests with --prompt-tokens and its like, or give them with --trace",
     "--dataset-path": "give its requests with --trace",
     "--hf-overrides": "give a config.json with --model-config",
@@ -81,6 +81,7 @@ _IDLE = (
 )
 _RANGE = "--random-range-ratio"
 _STREAM = "--stream-interval"
+_RANKS = "--data-parallel-size"
 _ALL_RANKS = "--enable-expert-parallel"
 _OF_BLIS = ("trained-physics", "roofline")
 _WIDTHS = ("--tp", "--tensor-parallel-size", "--tp-size", "-tp")
@@ -94,6 +95,8 @@ FLAGS: Group = (
         *(Flag(name, bool, "", hidden=True) for name in (*_SWITCHES, *_IDLE)),
         *(Flag(name, bool, "", hidden=True) for name in (*servers.REPLICATED, *servers.SWITCHES, _ALL_RANKS)),
         Flag(_STREAM, int, "", hidden=True),
+        Flag(_RANKS, int, "", aliases=("-dp",), hidden=True),
+        Flag(servers.PROMPTS, int, "", hidden=True),
         Flag(
             "--request-rate",
             float,
@@ -133,9 +136,12 @@ def refuse(flags: Flags) -> None:
                 value=None if value is True else value,
                 fix=_INSTEAD.get(name, "drop it"),
             )
-    for name in servers.REPLICATED:
-        if name in flags and not _REPLICAS & flags.keys():
-            raise InputError("does not say how many replicas", key=name, fix="add --attention-dp N")
+    if servers.SGLANG_REPLICATED in flags and not _REPLICAS & flags.keys():
+        key, fix = servers.SGLANG_REPLICATED, "add --attention-dp N"
+        raise InputError("does not say how many replicas", key=key, fix=fix)
+    ranks = int(flags[_RANKS] if _RANKS in flags else flags.get("-dp", 1))
+    if ranks < 1:
+        raise InputError("must be at least 1", key=_RANKS, value=ranks)
 
 
 def notes(flags: Flags) -> list[str]:
@@ -149,6 +155,9 @@ def notes(flags: Flags) -> list[str]:
         found.append(f"{_ALL_RANKS} has no effect on BLIS's latency models, as in BLIS")
     if flags.get(_STREAM, 1) > 1:
         found.append(f"{_STREAM} is taken for 1: ITL is of tokens as they are made, not of chunks of them")
+    budget = servers.prompt_budget(flags)
+    if budget is not None:
+        found.append(budget)
     if "--dp-size" in flags and "--enable-dp-attention" not in flags:
         found.append("--dp-size is the number of replicas of attention, as with --enable-dp-attention")
     return found
@@ -167,6 +176,12 @@ def settings(flags: Flags) -> list[tuple[str, str, Any]]:
     """
     given = [*_requests(flags), *_arrivals(flags), *_distributed(flags)]
     given += [(name, *setting) for name, setting in servers.SWITCHES.items() if name in flags]
+    if servers.TRTLLM_REPLICATED in flags and not _REPLICAS & flags.keys():
+        gpus = next((flags[name] for name in _WIDTHS if name in flags), None)
+        if gpus is None:
+            key, fix = servers.TRTLLM_REPLICATED, "add --tp N or --attention-dp N"
+            raise InputError("does not say over how many GPUs", key=key, fix=fix)
+        given.append((servers.TRTLLM_REPLICATED, "attention_dp", gpus))
     if "--scheduling-policy" in flags:
         name = flags["--scheduling-policy"]
         if name not in _POLICIES:
@@ -191,9 +206,45 @@ def _distributed(flags: Flags) -> Iterator[tuple[str, str, Any]]:
     if _ALL_RANKS not in flags or _is_blis(flags):
         return
     gpus = next((flags[name] for name in _WIDTHS if name in flags), None)
+    if gpus is None and {_RANKS, "-dp"} & flags.keys():
+        gpus = 1
     if gpus is None:
         raise InputError("does not say over how many GPUs", key=_ALL_RANKS, fix="add --tp N, or give --ep N")
     yield _ALL_RANKS, "ep", gpus
+
+
+def widened(given: list[tuple[str, str, Any]], flags: Flags) -> list[tuple[str, str, Any]]:
+    """The settings, `--data-parallel-size` among them: with experts all ranks are one instance, whose layers
+    of attention are replicated; without, each is an instance
+    (`vllm/model_executor/layers/fused_moe/config.py`, FusedMoEParallelConfig.make)."""
+    name = "-dp" if "-dp" in flags else _RANKS
+    ranks = flags.get(name, 1)
+    if ranks == 1:
+        return given
+    if not (_ALL_RANKS in flags or _has_experts(flags)):
+        return [*given, (name, "num_instances", ranks)]
+    width = next((value for _, key, value in given if key == "tp"), 1)
+    wide = {"tp": width * ranks, "ep": width * ranks}
+    own = [
+        (flag, key, wide[key] if key == "tp" or flag == _ALL_RANKS else value)
+        if key in wide
+        else (flag, key, value)
+        for flag, key, value in given
+    ]
+    if not any(key == "tp" for _, key, _ in own):
+        own.append((name, "tp", ranks))
+    return [*own, (name, "attention_dp", ranks)]
+
+
+def _has_experts(flags: Flags) -> bool:
+    """Whether the model that flags or the configuration file name is a mixture of experts."""
+    written = load_mapping(Path(flags["--config"])) if "--config" in flags else {}
+    config = flags.get("--model-config", written.get("model_config"))
+    name = flags.get("--model", written.get("model"))
+    try:
+        return load_model(str(name or config_name(str(config))), config).moe_layers > 0
+    except (InputError, TypeError):
+        return False  # reported where the model is loaded
 
 
 def _is_blis(flags: Flags) -> bool:

@@ -10,6 +10,7 @@ from blis_py.cli.flags import blis_flags, vllm_flags
 from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flags
 from blis_py.cli.flags.formats import format_of
+from blis_py.cli.flags.launched import launch_of
 from blis_py.cli.flags.perfetto import traced, window_of
 from blis_py.cli.progress import Progress
 from blis_py.cli.verbs._detectors import requested
@@ -76,7 +77,8 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
 
         far_apart, others = split(disagreements(simulation, result))
     own = (*result.notes[len(simulation.notes) :], *others)
-    result.notes = (*far_apart, *result.notes, *others)
+    launch = launch_of(flags)
+    result.notes = (*far_apart, *(launch.lines() if launch else ()), *result.notes, *others)
     _print_notes(far_apart)
     if style != "table":
         _print_notes(own)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from blis_py.cli.flags import blis_flags, vllm_flags
 from blis_py.cli.flags.configure import overrides
 from blis_py.cli.flags.flag import Flag, Flags, Group
+from blis_py.cli.flags.launched import print_launch
 from blis_py.cli.flags.options import COMMON, WORKLOAD
 from blis_py.cli.flags.out import FORCE
 from blis_py.errors import InputError, plain
@@ -57,8 +58,11 @@ def groups(own: tuple[Group, ...]) -> tuple[Group, ...]:
     return (*own, *common, ("Workload", WORKLOAD), ("Run", alone), vllm_flags.FLAGS, blis_flags.FLAGS)
 
 
-def study_of(flags: Flags) -> Study:
+def study_of(flags: Flags, without: Sequence[str] = ()) -> Study:
     """Settings shared by all runs.
+
+    Args:
+        without: keys that the study chooses itself, whatever a launch file says.
 
     Raises:
         InputError: a flag that asks for something else than a study, or for what is not simulated.
@@ -68,9 +72,10 @@ def study_of(flags: Flags) -> Study:
     for name in _OF_ONE_RUN:
         if name in flags:
             raise InputError("is for one run", key=name, fix="use it with `blis run`")
+    print_launch(flags)
     return Study(
         path=flags.get("--config"),
-        overrides=tuple(overrides(flags)),
+        overrides=tuple(overrides(flags, without)),
         sets=tuple(flags.get("--set", ())),
         policy_config=flags.get("--policy-config"),
     )

@@ -96,7 +96,7 @@ def plan(flags: Flags) -> None:
     if {"--max-rate", "--trials"} <= flags.keys():
         raise InputError("does not apply to --max-rate", key="--trials", fix="drop it")
     _check_layouts(flags)
-    study = study_of(flags)
+    study = study_of(flags, () if "--max-rate" in flags else ("num_instances",))
     with under_way() as line:
         result = find_plan(
             study,

@@ -1,0 +1,151 @@
+"""Server commands among the words of a shell command, behind whatever starts them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from blis_py.launch.images import NO_IMAGE, ContainerImage, image_of
+
+_MODULES = {
+    "vllm.entrypoints.openai.api_server": "vllm",
+    "vllm.entrypoints.api_server": "vllm",
+    "sglang.launch_server": "sglang",
+    "tensorrt_llm.commands.serve": "trtllm",
+    "dynamo.vllm": "vllm",
+    "dynamo.sglang": "sglang",
+    "dynamo.sglang.worker": "sglang",
+    "dynamo.sglang.decode_worker": "sglang",
+    "dynamo.trtllm": "trtllm",
+}
+_PROGRAMS = {("vllm", "serve"): "vllm", ("sglang", "serve"): "sglang", ("trtllm-serve", ""): "trtllm"}
+_NO_START = (
+    *(
+        "echo",
+        "printf",
+        "pkill",
+        "pgrep",
+        "grep",
+        "which",
+        "pip",
+        "pip3",
+        "cat",
+        "tee",
+        "ps",
+        "killall",
+        "kill",
+    ),
+    *(
+        "ls",
+        "rm",
+        "cp",
+        "mv",
+        "sed",
+        "awk",
+        "command",
+        "type",
+        "export",
+        "conda",
+        "apt-get",
+        "git",
+        "curl",
+        "wget",
+    ),
+)
+_CONTAINERS = ("docker", "podman", "nerdctl")
+_CONTAINER_SWITCHES = re.compile(
+    r"-[dit]+|--(rm|privileged|init|detach|interactive|tty|read-only|no-healthcheck)"
+)
+_RELEASES = re.compile(r"(vllm|sglang|tensorrt[_-]llm)(?:\[[\w,]*\])?==v?(\d[\w.]*)")
+_OF_PACKAGES = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "tensorrt-llm": "trtllm"}
+
+
+class ServerCommand(NamedTuple):
+    """The engine, what follows its command, and what stands before it of image and environment."""
+
+    engine: str
+    words: list[str]
+    environment: dict[str, str]
+    image: ContainerImage
+
+
+def server_command(words: Sequence[str], image: ContainerImage = NO_IMAGE) -> ServerCommand | None:
+    """The server that a command starts; None for any other.
+
+    Args:
+        image: container that it runs in.
+    """
+    words = list(words)
+    if not words or PurePosixPath(words[0]).name in _NO_START:
+        return None
+    for at, word in enumerate(words):
+        if PurePosixPath(word).name in _CONTAINERS and words[at + 1 : at + 2] == ["run"]:
+            return _container(list(words[at + 2 :]))
+        if word.startswith("--container-image"):
+            named = word.partition("=")[2] or next(iter(words[at + 1 : at + 2]), "")
+            image = image_of(named)
+    found = _server_at(words)
+    if found is None:
+        return None
+    at, engine, rest = found
+    before = [word.partition("=") for word in words[:at] if re.match(r"[A-Za-z_]\w*=", word)]
+    return ServerCommand(engine, list(rest), {name: text for name, _, text in before}, image)
+
+
+def _server_at(words: Sequence[str]) -> tuple[int, str, Sequence[str]] | None:
+    """Place, engine and arguments of the server command."""
+    for at, word in enumerate(words):
+        name, following = PurePosixPath(word).name, words[at + 1] if at + 1 < len(words) else ""
+        if word == "-m" and following in _MODULES:
+            return at, _MODULES[following], words[at + 2 :]
+        for (program, verb), engine in _PROGRAMS.items():
+            if name == program and verb in ("", following):
+                rest = words[at + 1 + bool(verb) :]
+                return at, engine, rest[1:] if rest[:1] == ["serve"] else rest
+    return None
+
+
+def _container(words: list[str]) -> ServerCommand | None:
+    """The server in `docker run OPTIONS IMAGE WORDS`."""
+    environment: dict[str, str] = {}
+    entrypoint: list[str] = []
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        name, equals, text = option.partition("=")
+        if _CONTAINER_SWITCHES.fullmatch(option):
+            continue
+        if not equals:
+            text = words.pop(0) if words else ""
+        if name in ("-e", "--env"):
+            variable, _, value = text.partition("=")
+            environment[variable] = value
+        elif name == "--entrypoint":
+            entrypoint = text.split()
+    if not words:
+        return None
+    image = image_of(words[0])
+    found = in_image(image, [*entrypoint, *words[1:]])
+    return None if found is None else found._replace(environment={**environment, **found.environment})
+
+
+def in_image(image: ContainerImage, words: Sequence[str]) -> ServerCommand | None:
+    """The server that a container starts with these words: without a command, that of its image."""
+    found = server_command(words, image)
+    if found is not None:
+        return found._replace(image=image)
+    if image.engine == "vllm" and "vllm-openai" in image.name and (not words or words[0].startswith("-")):
+        return ServerCommand("vllm", list(words), {}, image)
+    return None
+
+
+def installed_release(words: Sequence[str]) -> tuple[str, str] | None:
+    """Engine and release that `pip install` installs."""
+    if "install" not in words:
+        return None
+    for word in words:
+        match = _RELEASES.match(word.lower())
+        if match is not None:
+            return _OF_PACKAGES[match[1]], match[2]
+    return None

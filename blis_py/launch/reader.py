@@ -1,0 +1,184 @@
+"""A launch file read: settings of a run, and what its flags come to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.files.opening import read_text
+from blis_py.files.paths import expanded, is_file
+from blis_py.launch.commands import installed_release, server_command
+from blis_py.launch.fleet import fleet_of
+from blis_py.launch.images import ContainerImage, image_of
+from blis_py.launch.open_text import shown
+from blis_py.launch.resolve import ResolvedServer, resolve
+from blis_py.launch.server import LaunchedServer
+from blis_py.launch.shell_run import ShellRun, run_script
+
+_YAML = (".yaml", ".yml", ".json")
+_LONGEST = 200_000
+"""Longest launch file, in letters."""
+
+
+@dataclass
+class Launch:
+    """A launch file as settings of a run.
+
+    Attributes:
+        settings: value and flag by configuration key.
+        read: one line: engine, release, model, parallelism.
+        idle: flags that change nothing.
+        unmodelled: flags with what they would change.
+        unknown: flags that no table lists.
+        notes: what else to say.
+    """
+
+    settings: dict[str, tuple[Any, str]]
+    read: str
+    idle: list[str] = field(default_factory=list)
+    unmodelled: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Values by configuration key."""
+        return {key: value for key, (value, _) in self.settings.items()}
+
+    def lines(self) -> Iterator[str]:
+        """All of it in words."""
+        yield self.read
+        yield from self.notes
+        if self.unmodelled:
+            yield "not modelled: " + "; ".join(self.unmodelled)
+        if self.unknown:
+            yield "not known, and not counted: " + ", ".join(self.unknown)
+        if self.idle:
+            yield "changes nothing: " + ", ".join(self.idle)
+
+
+def read_launch(
+    sources: Sequence[str], variables: Mapping[str, str] | None = None, *, model: str = ""
+) -> Launch:
+    """The settings that launch files stand for.
+
+    Args:
+        sources: files, or the text of a command.
+        variables: of the environment that a script is started in.
+        model: the model, where it is named otherwise.
+
+    Raises:
+        InputError: a file without a server, a value that is not known, a flag under which nothing would hold.
+    """
+    servers: list[LaunchedServer] = []
+    notes: list[str] = []
+    for source in sources:
+        found, more = _servers(source, dict(variables or {}))
+        servers += found
+        notes += more
+        if not found:
+            fix = "give a script, a line or a manifest that starts vLLM, SGLang or TensorRT-LLM"
+            raise InputError("starts no server", key="--launch", value=source, fix="; ".join([*more, fix]))
+    resolved = [each for each in (resolve(server, model=model) for server in servers) if each is not None]
+    if not resolved:
+        raise InputError("starts no server of its own: all follow another", key="--launch", value=sources[0])
+    return _together(resolved, notes)
+
+
+def _together(servers: Sequence[ResolvedServer], notes: Sequence[str]) -> Launch:
+    settings = fleet_of(servers)
+    lists: dict[str, list[str]] = {"idle": [], "unmodelled": [], "unknown": []}
+    for server in servers:
+        for name, found in lists.items():
+            found += [each for each in getattr(server.findings, name) if each not in found]
+    all_notes = [*notes, *(note for server in servers for note in server.notes)]
+    read = "; ".join(dict.fromkeys(_in_words(each) for each in servers))
+    return Launch(settings, f"launch: {read}", **lists, notes=list(dict.fromkeys(all_notes)))
+
+
+def _in_words(server: ResolvedServer) -> str:
+    """Engine, release, model and parallelism of a server."""
+    title = server.findings.table.title
+    release = server.server.image.release
+    model = str(server.settings.get("model", ("no model", ""))[0])
+    parts = [f"{title} {release}".strip(), model, str(server.division)]
+    if server.count > 1:
+        parts.append(f"{server.count} instances")
+    if server.role != "both":
+        parts.append(server.role)
+    parts.append(str(server.settings["gpu"][0]) if "gpu" in server.settings else "GPU not named")
+    return f"{', '.join(parts)} ({server.server.where})"
+
+
+def _servers(source: str, variables: dict[str, str]) -> tuple[list[LaunchedServer], list[str]]:
+    """The servers of one file or text, and what to say about it."""
+    path = expanded(source, key="--launch")
+    if not is_file(path):
+        if len(source.split()) > 1:
+            return _of_script(source, "--launch", None, variables)
+        raise InputError("no such file", key="--launch", value=source)
+    text = read_text(path)
+    if len(text) > _LONGEST:
+        raise InputError(f"longer than {_LONGEST:,} letters", file=path, fix="is it the right file?")
+    return _of_script(text, path.name, path.parent, variables)
+
+
+def _of_script(
+    text: str, name: str, folder: Path | None, variables: dict[str, str]
+) -> tuple[list[LaunchedServer], list[str]]:
+    try:
+        run = run_script(text, variables)
+    except InputError as error:
+        raise InputError(error.problem, file=name, key=error.key, value=error.value, fix=error.fix) from None
+
+    def file(path: str) -> str | None:
+        return run.file(path) or _beside(path, folder)
+
+    named = _named_image(run)
+    servers = []
+    for command in run.commands:
+        found = server_command(command.words)
+        if found is None:
+            continue
+        image = found.image if found.image.name else named
+        if image.engine != found.engine:
+            image = named if named.engine == found.engine else ContainerImage("", found.engine)
+        environment = {**command.environment, **found.environment}
+        servers.append(
+            LaunchedServer(found.engine, f"{name}:{command.line}", found.words, environment, image, file)
+        )
+    return servers, [f"{name}: {_helped(note)}" for note in run.notes]
+
+
+def _helped(note: str) -> str:
+    """A note with the variables that would decide it."""
+    names = list(dict.fromkeys(re.findall(r"\$(\w+)", note)))
+    return f"{note}; give {' '.join(f'--launch-env {name}=…' for name in names)}" if names else note
+
+
+def _beside(path: str, folder: Path | None) -> str | None:
+    """The text of a file beside the script, by its path or its name."""
+    if folder is None:
+        return None
+    for each in (folder / shown(path).lstrip("/"), folder / PurePosixPath(shown(path)).name):
+        if is_file(each):
+            return read_text(each)
+    return None
+
+
+def _named_image(run: ShellRun) -> ContainerImage:
+    """The engine and release that a script names otherwise: a variable with an image, or `pip install`."""
+    for command in run.commands:
+        installed = installed_release(command.words)
+        if installed is not None:
+            return ContainerImage("pip", *installed)
+    for name, value in run.variables.values.items():
+        if "IMAGE" in name.upper() and isinstance(value, str):
+            image = image_of(value)
+            if image.engine:
+                return image
+    return ContainerImage("")
