@@ -110,6 +110,7 @@ def predict(
         max_num_seqs=facts["max_num_seqs"],
         max_num_batched_tokens=facts["max_num_batched_tokens"],
         async_scheduling=async_scheduling,
+        blocks_await_outcome=async_scheduling,
     )
     latency: LatencyModel
     if training is None:

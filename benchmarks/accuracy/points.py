@@ -165,8 +165,9 @@ class Point:
 
     @property
     def preset(self) -> str:
-        if self.engine == "vllm" and self.version and _number(self.version) < (0, 14):
-            return "vllm-0.10"
+        number = _number(self.version)
+        if self.engine == "vllm" and len(number) == 2:
+            return "vllm-0.10" if number < (0, 14) else f"vllm-{number[0]}.{number[1]}"
         release = re.match(r"0\.5\.\d+", self.version)
         return f"sglang-{release[0]}" if self.engine == "sglang" and release else self.engine
 

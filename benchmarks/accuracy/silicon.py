@@ -74,7 +74,10 @@ class Point:
     @property
     def engine(self) -> str:
         """The preset of its vLLM."""
-        return "vllm-0.10" if self.version and _number(self.version) < (0, 14) else "vllm"
+        if not self.version:
+            return "vllm"
+        number = _number(self.version)
+        return "vllm-0.10" if number < (0, 14) else f"vllm-{number[0]}.{number[1]}"
 
     def prompts_busy(self, latency: LatencyModel) -> float:
         """The share of time that computing prompts alone keeps the GPUs busy, if as many requests are in

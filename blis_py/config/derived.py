@@ -35,8 +35,11 @@ ROLE = "role"
 _SUMS, _GRAPHS_OF_CHUNKS = (0, 5, 3), (0, 5, 10)
 """Releases of SGLang from which the share is the rest of a sum of needs; and from which chunks have CUDA
 graphs by default, and states of linear attention are copied beside the running step."""
-_LARGE_GPU_BYTES = 70 << 30
-"""GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100."""
+_LARGE_GPU_BYTES, _LARGEST_GPU_BYTES = 70 << 30, 160 << 30
+"""GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100; and those of the
+largest."""
+_LARGEST = (0, 28)
+"""Release of vLLM from which the largest have defaults of their own."""
 _UNKNOWN_CHUNK, _UNKNOWN_SHARE, _LEAST_SHARE = 4096, 0.88, 0.01
 """Defaults of SGLang where the memory of a device is unknown; and where nothing is left, the least that the
 setting can be."""
@@ -184,6 +187,9 @@ def _is_large(server: LaunchedEngine) -> bool:
 
 
 def _vllm_tokens(server: LaunchedEngine) -> int:
+    gpu = server.gpu
+    if gpu is not None and gpu.driver_memory_bytes >= _LARGEST_GPU_BYTES and server.since(_LARGEST):
+        return 16384
     return 8192 if _is_large(server) else 2048
 
 
@@ -202,7 +208,10 @@ class DerivedSetting(NamedTuple):
 
 
 RULES = {
-    "vllm-tokens": DerivedSetting(_vllm_tokens, "8192 from 70 GiB on but for A100, else 2048"),
+    "vllm-tokens": DerivedSetting(
+        _vllm_tokens,
+        "by GPU memory: 2048 below 70 GiB and on A100, 8192 below 160 (before 0.28 from 70 on), else 16384",
+    ),
     "vllm-requests": DerivedSetting(
         _vllm_requests, "1024 from 70 GiB on but for A100, else 256; at most max_num_batched_tokens"
     ),

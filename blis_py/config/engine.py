@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +19,14 @@ from blis_py.files.yaml_files import load_mapping, mapping_of
 
 _FORMS = ({"value", "source"}, {"rule", "source"})
 """Keys of a setting."""
+_LIMITS = {"loop", "since", "until"}
+"""Keys that limit a setting to a loop, or to releases from the first and to the last."""
 LOOPS = ("synchronous", "asynchronous")
 """Loops of the scheduler, to one of which an entry may be limited with the key `loop`."""
 _HAS_NO_MEANING_ELSEWHERE = {"scheduler.late_length_stops": "asynchronous"}
 """Settings of one loop by themselves."""
 _RELEASE = re.compile(r"([a-z]+)-(\d+\.\d+(?:\.\d+)?)(?:rc\d+)?(?:\.\w+)*", re.ASCII)
+_NUMBER = re.compile(r"\d+(\.\d+)*", re.ASCII)
 Release = tuple[int, ...]
 
 
@@ -36,10 +39,10 @@ class EnginePreset(NamedTuple):
         rules: names of the rules by which the engine derives others, by configuration key.
         sources: source of each value.
         loops: the loop of the scheduler to which a value is limited, by configuration key.
-        releases: first and last release that behave alike in everything that is simulated; empty if it does
-            not say.
+        releases: first and last release that it holds for; empty if it does not say.
         not_priced: what of a single release the preset leaves out.
-        release: the release that the name is of; empty if it is that of the preset.
+        release: the release that the name is of, else the newest of those compared; empty if there is none.
+        not_compared: a note if batches were not compared with those of the release's own scheduler.
     """
 
     file: Path
@@ -51,6 +54,7 @@ class EnginePreset(NamedTuple):
     releases: tuple[str, ...] = ()
     not_priced: str = ""
     release: Release = ()
+    not_compared: str = ""
 
     def on(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings by configuration key, under those that a user set."""
@@ -94,33 +98,68 @@ def _read(path: Path, text: str, bundled_as: str) -> EnginePreset:
     title, entries = values.pop("title", None), values.pop("settings", None)
     releases = tuple(map(str, values.pop("releases", ())))
     not_priced = dict(values.pop("not_priced", {}))
+    compared = tuple(map(str, values.pop("compared", ())))
     if values or not isinstance(title, str) or not isinstance(entries, dict):
-        problem = "must have the keys title and settings, may have releases and not_priced, and no others"
-        raise InputError(problem, file=path)
+        problem = "must have the keys title and settings, may have releases, compared and not_priced"
+        raise InputError(problem, file=path, fix="drop all others")
     for key, entry in entries.items():
         _check(path, str(key), entry)
+    named = _RELEASE.fullmatch(bundled_as)
+    release = _release(named[2]) if named else _release(compared[-1]) if compared else ()
+    holding = {str(key): entry for key, entry in entries.items() if _holds(entry, release)}
     forms: dict[str, dict[str, Any]] = {
-        form: {str(key): entry[form] for key, entry in entries.items() if form in entry}
+        form: {key: entry[form] for key, entry in holding.items() if form in entry}
         for form in ("value", "rule", "source", "loop")
     }
     sources = {key: str(source) for key, source in forms["source"].items()}
-    named = _RELEASE.fullmatch(bundled_as)
-    release = _release(named[2]) if named else ()
     if named:
         title = f"{title.split()[0]} {bundled_as.partition('-')[2]}"
     left_out = not_priced.get(".".join(map(str, release[:2])), "")
     return EnginePreset(
-        path, title, forms["value"], forms["rule"], sources, forms["loop"], releases, left_out, release
+        path,
+        title,
+        forms["value"],
+        forms["rule"],
+        sources,
+        forms["loop"],
+        releases,
+        left_out,
+        release,
+        _not_compared(title, release, compared),
     )
 
 
+def _holds(entry: Mapping[str, Any], release: Release) -> bool:
+    """Whether an entry is of a release; without one it is of the newest."""
+    since, until = (_release(str(entry[key])) if key in entry else () for key in ("since", "until"))
+    if not release:
+        return not until
+    return release >= since[: len(release)] and (not until or release[: len(until)] <= until)
+
+
+def _not_compared(title: str, release: Release, compared: Sequence[str]) -> str:
+    """A note on a release that is not among those compared; empty if it is, or none were."""
+    known = [_release(each) for each in compared]
+    if not known or any(release[: len(each)] == each for each in known):
+        return ""
+    text = f"batches of {title} were not compared with those of its own scheduler"
+    if release > known[-1]:
+        return f"{text}: it is simulated as {title.split()[0]} {compared[-1]}, the newest that was"
+    return f"{text}; those of {', '.join(compared)} were"
+
+
 def _check(path: Path, key: str, entry: Any) -> None:
-    if not isinstance(entry, dict) or entry.keys() - {"loop"} not in _FORMS:
+    if not isinstance(entry, dict) or entry.keys() - _LIMITS not in _FORMS:
         fix = "write {value: …, source: …}, or {rule: …, source: …} where the engine derives it"
         raise InputError("does not say a value and where it is from", file=path, key=key, fix=fix)
     if entry.get("loop", LOOPS[0]) not in LOOPS:
         problem, fix = "no such loop of the scheduler", f"use {' or '.join(LOOPS)}, or drop it"
         raise InputError(problem, file=path, key=f"{key}.loop", value=entry["loop"], fix=fix)
+    for limit in ("since", "until"):
+        if not _NUMBER.fullmatch(str(entry.get(limit, "0"))):
+            raise InputError(
+                "is no release", file=path, key=f"{key}.{limit}", value=entry[limit], fix='write "0.24"'
+            )
     if "rule" in entry and entry["rule"] not in RULES:
         fix = did_you_mean(str(entry["rule"]), RULES)
         raise InputError("no such rule", file=path, key=key, value=entry["rule"], fix=fix)
@@ -135,7 +174,15 @@ def _preset_of(name: str) -> str:
     for preset in names():
         if preset.partition("-")[0] == named[1] and _is_among(release, _releases_of(preset)):
             return preset
-    return name
+    return named[1] if _is_newer(release, named[1]) else name
+
+
+def _is_newer(release: Release, engine: str) -> bool:
+    """Whether a release is newer than those of an engine's newest preset, which says what was compared."""
+    if engine not in names() or not _values_of(engine).get("compared"):
+        return False
+    last = _release(_releases_of(engine)[1])
+    return release[: len(last)] > last
 
 
 def _is_among(release: Release, first_last: tuple[str, ...]) -> bool:
@@ -146,10 +193,13 @@ def _is_among(release: Release, first_last: tuple[str, ...]) -> bool:
     return first[: len(release)] <= release[: len(first)] and release[: len(last)] <= last[: len(release)]
 
 
-@cache
 def _releases_of(preset: str) -> tuple[str, ...]:
-    path = root("profiles") / "engines" / f"{preset}.yaml"
-    return tuple(map(str, load_mapping(path).get("releases", ())))
+    return tuple(map(str, _values_of(preset).get("releases", ())))
+
+
+@cache
+def _values_of(preset: str) -> Mapping[str, Any]:
+    return load_mapping(root("profiles") / "engines" / f"{preset}.yaml")
 
 
 def _release(text: str) -> Release:

@@ -242,7 +242,7 @@ class ReleaseRules(SchedulerSettings):
     0.31)."""
     reuse_unhashed_first: bool = setting(False)
     """With the `hash` cache: free blocks whose content cannot be found are reused before all others (vLLM,
-    from 0.23); otherwise free blocks are reused in the order in which they became free."""
+    from 0.24); otherwise free blocks are reused in the order in which they became free."""
     self_preemption_ends_step: bool = setting(True)
     """With `preemption_policy: priority`: a running request that is preempted for its own blocks ends the
     scheduling of running requests (vLLM to 0.32); otherwise those behind it are scheduled."""

@@ -237,6 +237,11 @@ class Scheduler(StepProgress):
         if self._cadence is not None:
             self._cadence.begin_wave(tick)
 
+    @property
+    def holds_prompts(self) -> bool:
+        """Whether the last step planned with candidates has no prompts (`prefill_schedule_interval`)."""
+        return self._former.held
+
     def _is_loaded(self, request: Request) -> bool:
         """Whether the admission rule has let the request take its blocks before its KV came."""
         return self.loads is not None and request in self.loads

@@ -16,6 +16,7 @@ class LedgerLine(Enum):
     NO_SLOT = "queued: max_num_seqs requests are running"
     NO_KV = "queued: too few free KV blocks"
     NO_BUDGET = "queued: the token budget is used up by running requests"
+    NO_PROMPTS = "queued: only every so-many-th step computes prompts"
     BEHIND_SLOT = "queued behind requests that take the last slots"
     BEHIND_KV = "queued behind requests that lack KV blocks"
     BEHIND_BUDGET = "queued behind requests that take the token budget"
@@ -45,6 +46,7 @@ QUEUEING = (
     LedgerLine.NO_SLOT,
     LedgerLine.NO_KV,
     LedgerLine.NO_BUDGET,
+    LedgerLine.NO_PROMPTS,
     LedgerLine.BEHIND_SLOT,
     LedgerLine.BEHIND_KV,
     LedgerLine.BEHIND_BUDGET,

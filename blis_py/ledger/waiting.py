@@ -35,6 +35,10 @@ class AdmissionState:
     """Whether a request was preempted in the step, so that none is admitted."""
     held_back: bool
     """Whether all waiting requests share a prefix with a prompt being computed."""
+    whole_sequence: bool = False
+    """Whether the KV of a whole prompt must fit, not only that of its first chunk."""
+    no_prompts: bool = False
+    """Whether the step computes no prompts, as only some steps do."""
 
     def refuses(self, tokens: int) -> LedgerLine:
         """The reason why a request that lacks so many tokens, assuming no cache hits, is not in the step."""
@@ -42,9 +46,11 @@ class AdmissionState:
             return LedgerLine.NO_SLOT
         if self.closed:
             return LedgerLine.NO_KV
+        if self.no_prompts:
+            return LedgerLine.NO_PROMPTS
         if self._too_little(tokens, self.budget_tokens):
             return LedgerLine.NO_BUDGET
-        first = max(min(tokens, self.longest_chunk, self.budget_tokens), 1)
+        first = tokens if self.whole_sequence else max(min(tokens, self.longest_chunk, self.budget_tokens), 1)
         if block_count(first, self.block_size) > self.free_blocks:
             return LedgerLine.NO_KV
         return self._line_ahead(tokens)

@@ -246,6 +246,9 @@ class Noting:
         blocks = sum(block_count(tokens, config.block_size) for tokens in new)
         slots_left = config.max_num_seqs - len(scheduler.running)
         waiting = scheduler.waiting
+        free = scheduler.kv.pool.num_free + blocks
+        if len(scheduler.running) > len(inside):
+            free -= int(config.watermark * (config.num_kv_blocks + 1))
         return AdmissionState(
             slots=slots_left + len(inside),
             slots_left=slots_left,
@@ -255,10 +258,12 @@ class Noting:
             least_tokens=least,
             longest_chunk=config.long_prefill_token_threshold or config.max_num_batched_tokens,
             whole_prompts=config.batch_former == "prefill-first",
-            free_blocks=scheduler.kv.pool.num_free + blocks,
+            free_blocks=free,
             block_size=config.block_size,
             closed=preempted,
             held_back=getattr(waiting, "holds_all_back", False),  # only of queues ordered by the cache
+            whole_sequence=config.scheduler_reserve_full_isl,
+            no_prompts=getattr(scheduler, "holds_prompts", False),  # only of steps
         )
 
     def _least_tokens(self) -> int:

@@ -93,8 +93,7 @@ class PoolSetup:
         scheduler = kinds.scheduler(demand, config, scheduler)
         latency, host_notes = step_times(served, demand.table, scheduler, not demand.kinds)
         check_delays(latency, demand.table, max_model_len)
-        not_priced = load_engine(config.engine).not_priced
-        host_notes = (*host_notes, *([not_priced] if not_priced else []), *_of_compiling(config, demand))
+        host_notes = (*host_notes, *_of_release(config), *_of_compiling(config, demand))
         by_operators = hasattr(latency, "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
         hardware_notes = (*served.sequence_notes(), *shape_notes, *link_notes(served.gpu, config.tp))
@@ -222,6 +221,20 @@ def _scheduler(
         resolved["max_num_batched_tokens"] = settings.max_num_batched_tokens * replicas
         resolved |= {"ranks": replicas, "rank_balance_steps": balance_steps}
     return kind(**own | resolved)
+
+
+def _of_release(config: RunConfig) -> tuple[str, ...]:
+    """Notes on what of its release is not simulated, or not known to be right, and on settings without effect
+    there."""
+    preset, settings = load_engine(config.engine), config.scheduler
+    notes = [note for note in (preset.not_priced, preset.not_compared) if note]
+    if (
+        settings.prefill_schedule_interval > 1
+        and settings.prefill_interval_needs_ranks
+        and config.attention_dp == 1
+    ):
+        notes.append(f"prefill_schedule_interval has no effect in {preset.title} without attention DP")
+    return tuple(notes)
 
 
 def _of_compiling(config: RunConfig, demand: Demand) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def test_a_version_that_a_row_lacks_is_that_of_its_image(tmp_path: Path) -> None
     images = ("vllm/vllm-openai:v0.10.2", "vllm/vllm-openai:v0.19.0-cu130", "release:gpt-oss-dev", "")
     found = [point(tmp_path / str(i), row, {"image": image}) for i, image in enumerate(images)]
     assert [p.version for p in found] == ["0.10.2", "0.19.0", "", ""]
-    assert [p.preset for p in found] == ["vllm-0.10", "vllm", "vllm", "vllm"]
+    assert [p.preset for p in found] == ["vllm-0.10", "vllm-0.19", "vllm", "vllm"]
 
 
 def test_waits_of_tensorrt_llm_are_settings(tmp_path: Path) -> None:

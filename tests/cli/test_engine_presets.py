@@ -22,8 +22,9 @@ def test_a_preset_makes_a_configuration_and_every_value_states_where_it_is_from(
     assert all(len(source) > 10 for source in preset.sources.values())
     config = load_config(overrides={"engine": name})
     said = {key: value for key, value in preset.on({"gpu": "h100"}).items() if "." in key}
-    if config.scheduler.async_scheduling:
-        said.pop("latency.step_gap_us", None)  # of the other loop
+    said = {
+        key: value for key, value in said.items() if preset.applies(key, config.scheduler.async_scheduling)
+    }
     sections = as_dict(config)
     assert said == {key: sections[key.split(".")[0]][key.split(".")[1]] for key in said}
 
@@ -178,7 +179,81 @@ def test_a_run_says_what_of_its_release_is_not_priced() -> None:
     assert not any("CUDA graphs" in note for note in silent)
 
 
-@pytest.mark.parametrize("release", ["vllm-0.9", "vllm-0.34", "vllm-1.0", "vllm-0.x", "sglang-0.6"])
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("vllm-0.15", (False, False, False, True, 8192)),
+        ("vllm-0.19.1", (True, False, False, True, 8192)),
+        ("vllm-0.23", (True, False, False, True, 8192)),
+        ("vllm-0.24", (True, True, False, True, 8192)),
+        ("vllm-0.28", (True, True, False, True, 16384)),
+        ("vllm-0.31", (True, True, True, True, 16384)),
+        ("vllm-0.33", (True, True, True, False, 16384)),
+        ("vllm", (True, True, True, False, 16384)),
+    ],
+)
+def test_rules_and_defaults_are_those_of_the_release(release: str, expected: tuple[object, ...]) -> None:
+    found = load_config(overrides={"engine": release, "gpu": "b200"}).scheduler
+    rules = (
+        found.scheduler_reserve_full_isl,
+        found.reuse_unhashed_first,
+        found.lone_prefill_has_no_threshold,
+        found.self_preemption_ends_step,
+        found.max_num_batched_tokens,
+    )
+    assert rules == expected
+
+
+def test_vllm_says_its_number() -> None:
+    assert (load_engine("vllm").title, load_engine("vllm").release) == ("vLLM 0.33", (0, 33))
+
+
+def test_blocks_await_outcomes_only_where_there_are_steps_in_flight() -> None:
+    values = [
+        load_config(overrides={"engine": "vllm", "scheduler.async_scheduling": loop}).scheduler
+        for loop in (True, False)
+    ]
+    assert [each.blocks_await_outcome for each in values] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("release", "note"),
+    [
+        ("vllm-0.33", None),
+        ("vllm", None),
+        ("vllm-0.34", "it is simulated as vLLM 0.33, the newest that was"),
+        ("vllm-1.0", "batches of vLLM 1.0 were not compared"),
+    ],
+)
+def test_a_release_that_was_not_compared_says_so(release: str, note: str | None) -> None:
+    notes = [each for each in blis.build(engine=release, **SMALL).notes if "compared" in each]
+    assert len(notes) == (note is not None)
+    assert note is None or note in notes[0]
+
+
+def test_an_interval_without_effect_is_said() -> None:
+    interval = {"prefill_schedule_interval": 4, **SMALL}
+    older, newest = (blis.build(engine=name, **interval).notes for name in ("vllm-0.29", "vllm-0.33"))
+    text = "prefill_schedule_interval has no effect in vLLM 0.29 without attention DP"
+    assert text in older
+    assert not any("prefill_schedule_interval" in note for note in newest)
+
+
+def test_settings_of_an_engine_file_may_begin_and_end_with_a_release(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    entries = (
+        'scheduler.block_size: {value: 64, source: us, since: "0.2"}',
+        'scheduler.max_num_seqs: {value: 9, source: us, until: "0.1"}',
+    )
+    file.write_text(f"title: Ours\nsettings: {{{', '.join(entries)}}}\n")
+    found = load_config(overrides={"engine": str(file)}).scheduler
+    assert (found.block_size, found.max_num_seqs) == (64, 256), "without a release it is the newest"
+    file.write_text("title: Ours\nsettings: {scheduler.block_size: {value: 64, source: us, since: new}}\n")
+    with pytest.raises(InputError, match=r"scheduler.block_size.since: is no release"):
+        load_config(overrides={"engine": str(file)})
+
+
+@pytest.mark.parametrize("release", ["vllm-0.9", "vllm-0.x", "sglang-0.6"])
 def test_a_release_that_was_not_read_is_refused(release: str) -> None:
     with pytest.raises(InputError, match="no such engine"):
         load_config(overrides={"engine": release})

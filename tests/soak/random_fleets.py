@@ -86,6 +86,21 @@ def settings(rng: Random) -> dict[str, Any]:
         }
     if rng.random() < 0.3:
         found["scheduler"] = rng.choice(["sjf", "priority-fcfs", "lpm", "hrrn"])
+    return found | (_rules(rng) if engine == "vllm" else {})
+
+
+def _rules(rng: Random) -> dict[str, Any]:
+    """A release of vLLM, and what one can set of its rules."""
+    found: dict[str, Any] = {"engine": rng.choice(["vllm-0.10", "vllm-0.15", "vllm-0.24", "vllm"])}
+    if rng.random() < 0.3:
+        found["watermark"] = rng.choice([0.01, 0.1, 0.4])
+    if rng.random() < 0.3:
+        found["prefill_schedule_interval"] = rng.choice([2, 3, 9])
+    if rng.random() < 0.3:
+        found["long_prefill_token_threshold"] = rng.choice([16, 200])
+        found["long_prefill_token_threshold_adaptive"] = rng.random() < 0.5
+    if rng.random() < 0.3:
+        found["preemption_policy"] = "priority"
     return found
 
 
