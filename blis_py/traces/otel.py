@@ -26,11 +26,11 @@ from blis_py.traces.tokens import CHARACTERS_PER_TOKEN
 
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
-_SESSION = ("gen_ai.conversation.id", "session.id", "conversation_id")
+_SESSION = ("gen_ai.conversation.id", "session.id", "conversation_id", "exgentic.session.id")
 _MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 _LIMIT = ("gen_ai.request.max_tokens",)
 _INPUT_TEXTS = ("gen_ai.input.messages", "gen_ai.prompt", "input.value")
-_OUTPUT_TEXTS = ("gen_ai.output.messages", "gen_ai.completion", "output.value")
+_OUTPUT_TEXTS = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.completion", "output.value")
 _TEXT_KEYS = ("content", "text", "arguments", "result", "response")
 """Keys of a message that hold its text."""
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-]\d\d:\d\d))?", re.ASCII)
@@ -121,13 +121,19 @@ class _Texts:
     def __init__(self) -> None:
         self.counted = 0
 
-    def counts(self, attributes: Mapping[str, Any]) -> tuple[int | None, int | None]:
-        """Guessed tokens of prompt and answer; None where there is no text."""
-        prompt, output = (_characters(attributes, names) for names in (_INPUT_TEXTS, _OUTPUT_TEXTS))
-        if prompt is None or output is None:
-            return None, None
-        self.counted += 1
-        return -(-prompt // CHARACTERS_PER_TOKEN), -(-output // CHARACTERS_PER_TOKEN)
+    def counts(
+        self, attributes: Mapping[str, Any], prompt: int | None, output: int | None
+    ) -> tuple[int | None, int | None]:
+        """Tokens of prompt and answer, the missing ones guessed; None where there is no text either."""
+        sides = ((prompt, _INPUT_TEXTS), (output, _OUTPUT_TEXTS))
+        prompt, output = (_guessed(attributes, texts) if known is None else known for known, texts in sides)
+        self.counted += prompt is not None and output is not None
+        return prompt, output
+
+
+def _guessed(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    characters = _characters(attributes, names)
+    return None if characters is None else -(-characters // CHARACTERS_PER_TOKEN)
 
 
 def _characters(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
@@ -156,8 +162,8 @@ def _call(path: Path, span: Mapping[str, Any], texts: _Texts) -> _Call | None:
     """The call of a model that a span is; None for other spans."""
     attributes = _attributes(span["attributes"])
     prompt, output = _count(path, attributes, _INPUT), _count(path, attributes, _OUTPUT)
-    if prompt is None and output is None:
-        prompt, output = texts.counts(attributes)
+    if prompt is None or output is None:
+        prompt, output = texts.counts(attributes, prompt, output)
     if prompt is None or output is None:
         return None
     begin_ns, end_ns = (_time_ns(path, span, side) for side in ("start", "end"))
