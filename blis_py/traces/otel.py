@@ -121,14 +121,12 @@ class _Texts:
     def __init__(self) -> None:
         self.counted = 0
 
-    def counts(
-        self, attributes: Mapping[str, Any], prompt: int | None, output: int | None
-    ) -> tuple[int | None, int | None]:
-        """Tokens of prompt and answer, the missing ones guessed; None where there is no text either."""
-        sides = ((prompt, _INPUT_TEXTS), (output, _OUTPUT_TEXTS))
-        prompt, output = (_guessed(attributes, texts) if known is None else known for known, texts in sides)
-        self.counted += prompt is not None and output is not None
-        return prompt, output
+    def counts(self, attributes: Mapping[str, Any], *known: int | None) -> tuple[int | None, ...]:
+        """Known tokens of prompt and answer, the missing ones guessed; None where there is no text either."""
+        sides = zip(known, (_INPUT_TEXTS, _OUTPUT_TEXTS), strict=True)
+        counts = tuple(_guessed(attributes, texts) if count is None else count for count, texts in sides)
+        self.counted += None not in counts
+        return counts
 
 
 def _guessed(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
