@@ -63,12 +63,20 @@ _OF_PACKAGES = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "t
 
 
 class ServerCommand(NamedTuple):
-    """The engine, what follows its command, and what stands before it of image and environment."""
+    """The engine, what follows its command, and what stands before it of environment and image."""
 
     engine: str
     words: list[str]
     environment: dict[str, str]
     image: ContainerImage
+
+
+class ContainerCommand(NamedTuple):
+    """The image, the environment and the words that a container is started with."""
+
+    image: ContainerImage
+    environment: dict[str, str]
+    words: list[str]
 
 
 def server_command(words: Sequence[str], image: ContainerImage = NO_IMAGE) -> ServerCommand | None:
@@ -78,20 +86,20 @@ def server_command(words: Sequence[str], image: ContainerImage = NO_IMAGE) -> Se
         image: container that it runs in.
     """
     words = list(words)
-    if not words or PurePosixPath(words[0]).name in _NO_START:
+    if words and PurePosixPath(words[0]).name in _NO_START:
         return None
     for at, word in enumerate(words):
-        if PurePosixPath(word).name in _CONTAINERS and words[at + 1 : at + 2] == ["run"]:
-            return _container(list(words[at + 2 :]))
         if word.startswith("--container-image"):
             named = word.partition("=")[2] or next(iter(words[at + 1 : at + 2]), "")
             image = image_of(named)
     found = _server_at(words)
-    if found is None:
-        return None
-    at, engine, rest = found
-    before = [word.partition("=") for word in words[:at] if re.match(r"[A-Za-z_]\w*=", word)]
-    return ServerCommand(engine, list(rest), {name: text for name, _, text in before}, image)
+    if found is not None:
+        at, engine, rest = found
+        before = [word.partition("=") for word in words[:at] if re.match(r"[A-Za-z_]\w*=", word)]
+        return ServerCommand(engine, list(rest), {name: text for name, _, text in before}, image)
+    if "vllm-openai" in image.name and (not words or words[0].startswith("-")):
+        return ServerCommand("vllm", words, {}, image)  # the image's own command
+    return None
 
 
 def _server_at(words: Sequence[str]) -> tuple[int, str, Sequence[str]] | None:
@@ -107,8 +115,15 @@ def _server_at(words: Sequence[str]) -> tuple[int, str, Sequence[str]] | None:
     return None
 
 
-def _container(words: list[str]) -> ServerCommand | None:
-    """The server in `docker run OPTIONS IMAGE WORDS`."""
+def container_command(words: Sequence[str]) -> ContainerCommand | None:
+    """The container that `docker run OPTIONS IMAGE WORDS` starts; None for other commands."""
+    for at, word in enumerate(words):
+        if PurePosixPath(word).name in _CONTAINERS and list(words[at + 1 : at + 2]) == ["run"]:
+            return _container(list(words[at + 2 :]))
+    return None
+
+
+def _container(words: list[str]) -> ContainerCommand | None:
     environment: dict[str, str] = {}
     entrypoint: list[str] = []
     while words and words[0].startswith("-"):
@@ -119,25 +134,13 @@ def _container(words: list[str]) -> ServerCommand | None:
         if not equals:
             text = words.pop(0) if words else ""
         if name in ("-e", "--env"):
-            variable, _, value = text.partition("=")
-            environment[variable] = value
+            variable, given, value = text.partition("=")
+            environment |= {variable: value} if given else {}
         elif name == "--entrypoint":
             entrypoint = text.split()
     if not words:
         return None
-    image = image_of(words[0])
-    found = in_image(image, [*entrypoint, *words[1:]])
-    return None if found is None else found._replace(environment={**environment, **found.environment})
-
-
-def in_image(image: ContainerImage, words: Sequence[str]) -> ServerCommand | None:
-    """The server that a container starts with these words: without a command, that of its image."""
-    found = server_command(words, image)
-    if found is not None:
-        return found._replace(image=image)
-    if image.engine == "vllm" and "vllm-openai" in image.name and (not words or words[0].startswith("-")):
-        return ServerCommand("vllm", list(words), {}, image)
-    return None
+    return ContainerCommand(image_of(words[0]), environment, [*entrypoint, *words[1:]])
 
 
 def installed_release(words: Sequence[str]) -> tuple[str, str] | None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 from blis_py.files.paths import expanded, is_file
-from blis_py.launch.commands import installed_release, server_command
 from blis_py.launch.fleet import fleet_of
-from blis_py.launch.images import ContainerImage, image_of
-from blis_py.launch.open_text import shown
+from blis_py.launch.manifests import servers_of_manifest
 from blis_py.launch.resolve import ResolvedServer, resolve
+from blis_py.launch.scripts import FilesBeside, LaunchedServers, ScriptContext, servers_of_script
 from blis_py.launch.server import LaunchedServer
-from blis_py.launch.shell_run import ShellRun, run_script
 
 _YAML = (".yaml", ".yml", ".json")
 _LONGEST = 200_000
@@ -77,12 +73,13 @@ def read_launch(
     servers: list[LaunchedServer] = []
     notes: list[str] = []
     for source in sources:
-        found, more = _servers(source, dict(variables or {}))
-        servers += found
-        notes += more
-        if not found:
+        found = _servers(source, dict(variables or {}))
+        servers += found.servers
+        notes += found.notes
+        if not found.servers:
             fix = "give a script, a line or a manifest that starts vLLM, SGLang or TensorRT-LLM"
-            raise InputError("starts no server", key="--launch", value=source, fix="; ".join([*more, fix]))
+            fix = "; ".join([*found.notes, fix])
+            raise InputError("starts no server", key="--launch", value=source, fix=fix)
     resolved = [each for each in (resolve(server, model=model) for server in servers) if each is not None]
     if not resolved:
         raise InputError("starts no server of its own: all follow another", key="--launch", value=sources[0])
@@ -114,71 +111,17 @@ def _in_words(server: ResolvedServer) -> str:
     return f"{', '.join(parts)} ({server.server.where})"
 
 
-def _servers(source: str, variables: dict[str, str]) -> tuple[list[LaunchedServer], list[str]]:
-    """The servers of one file or text, and what to say about it."""
+def _servers(source: str, variables: dict[str, str]) -> LaunchedServers:
+    """The servers of one file or text."""
     path = expanded(source, key="--launch")
     if not is_file(path):
         if len(source.split()) > 1:
-            return _of_script(source, "--launch", None, variables)
+            return servers_of_script(source, ScriptContext("--launch", variables))
         raise InputError("no such file", key="--launch", value=source)
     text = read_text(path)
     if len(text) > _LONGEST:
         raise InputError(f"longer than {_LONGEST:,} letters", file=path, fix="is it the right file?")
-    return _of_script(text, path.name, path.parent, variables)
-
-
-def _of_script(
-    text: str, name: str, folder: Path | None, variables: dict[str, str]
-) -> tuple[list[LaunchedServer], list[str]]:
-    try:
-        run = run_script(text, variables)
-    except InputError as error:
-        raise InputError(error.problem, file=name, key=error.key, value=error.value, fix=error.fix) from None
-
-    def file(path: str) -> str | None:
-        return run.file(path) or _beside(path, folder)
-
-    named = _named_image(run)
-    servers = []
-    for command in run.commands:
-        found = server_command(command.words)
-        if found is None:
-            continue
-        image = found.image if found.image.name else named
-        if image.engine != found.engine:
-            image = named if named.engine == found.engine else ContainerImage("", found.engine)
-        environment = {**command.environment, **found.environment}
-        servers.append(
-            LaunchedServer(found.engine, f"{name}:{command.line}", found.words, environment, image, file)
-        )
-    return servers, [f"{name}: {_helped(note)}" for note in run.notes]
-
-
-def _helped(note: str) -> str:
-    """A note with the variables that would decide it."""
-    names = list(dict.fromkeys(re.findall(r"\$(\w+)", note)))
-    return f"{note}; give {' '.join(f'--launch-env {name}=…' for name in names)}" if names else note
-
-
-def _beside(path: str, folder: Path | None) -> str | None:
-    """The text of a file beside the script, by its path or its name."""
-    if folder is None:
-        return None
-    for each in (folder / shown(path).lstrip("/"), folder / PurePosixPath(shown(path)).name):
-        if is_file(each):
-            return read_text(each)
-    return None
-
-
-def _named_image(run: ShellRun) -> ContainerImage:
-    """The engine and release that a script names otherwise: a variable with an image, or `pip install`."""
-    for command in run.commands:
-        installed = installed_release(command.words)
-        if installed is not None:
-            return ContainerImage("pip", *installed)
-    for name, value in run.variables.values.items():
-        if "IMAGE" in name.upper() and isinstance(value, str):
-            image = image_of(value)
-            if image.engine:
-                return image
-    return ContainerImage("")
+    context = ScriptContext(path.name, variables, FilesBeside(path.parent))
+    if path.suffix in _YAML:
+        return servers_of_manifest(text, context)
+    return servers_of_script(text, context)

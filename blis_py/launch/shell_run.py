@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -223,7 +223,7 @@ class ShellRun:
                 self.variables.values.pop(each, None)
         if name in self._functions:
             return self._call(self._functions[name], words[1:])
-        inner = " ".join(words[1:]) if name == "eval" else _inner_script(words)
+        inner = " ".join(words[1:]) if name == "eval" else inner_script(words)
         if inner is not None and not is_open(inner):
             self.variables.values |= own
             return self._call(parse_script(inner, node.line), self.variables.arguments)
@@ -277,13 +277,13 @@ class ShellRun:
         return alike[0] if len(alike) == 1 else None
 
 
-def _inner_script(words: list[str]) -> str | None:
-    """The script of `bash -c '…'`, also behind other words; None for other commands."""
+def inner_script(words: Sequence[str]) -> str | None:
+    """The script of `bash -c '…'`, also behind other words; None for other commands, and in containers."""
     for at, word in enumerate(words[:-2]):
+        if PurePosixPath(word).name in ("docker", "podman", "nerdctl"):
+            return None
         if PurePosixPath(word).name in _SHELLS and re.fullmatch(r"-[a-z]*c", words[at + 1]):
-            before = words[:at]
-            if "docker" not in before and "podman" not in before:
-                return words[at + 2]
+            return words[at + 2]
     return None
 
 
@@ -329,12 +329,12 @@ def _texts(nodes: list[Node], variables: ShellVariables) -> Iterator[str]:
                     yield from map(shown, expanded(each.tokens, variables)[0])
 
 
-def run_script(text: str, given: dict[str, str]) -> ShellRun:
+def run_script(text: str, given: Mapping[str, str]) -> ShellRun:
     """A script, executed with these variables set.
 
     Raises:
         InputError: it is not valid shell text.
     """
-    run = ShellRun(ShellVariables(given))
+    run = ShellRun(ShellVariables(dict(given)))
     run.execute(parse_script(text))
     return run

@@ -20,7 +20,9 @@ IN_GROUPS = [name for name, expected in EXPECTED.items() if "group" in expected]
 def test_every_fixture_is_expected_to_be_something() -> None:
     there = {path.name for path in FOLDER.glob("*") if path.name not in ("expected.yaml", "llama70b.yml")}
     assert there == set(EXPECTED)
-    assert len(SCRIPTS) >= 15
+    assert len(EXPECTED) >= 20
+    engines = [name.partition("_")[0] for name in SCRIPTS]
+    assert all(engines.count(engine) >= 5 for engine in ("vllm", "sglang", "trtllm"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -1,0 +1,81 @@
+"""Kind of a manifest by its keys, and the servers in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.files.yaml_files import parse_yaml
+from blis_py.launch.manifests.compose import servers_of_compose
+from blis_py.launch.manifests.dynamo import servers_of_graph
+from blis_py.launch.manifests.kubernetes import servers_of_workload
+from blis_py.launch.manifests.llmd import servers_of_values
+from blis_py.launch.scripts import LaunchedServers, ScriptContext
+
+_GRAPHS = ("DynamoGraphDeployment", "DynamoComponentDeployment")
+
+
+def servers_of_manifest(text: str, context: ScriptContext) -> LaunchedServers:
+    """The servers that the documents of a manifest start.
+
+    Raises:
+        InputError: it is not YAML, a template, or of an unknown kind.
+    """
+    documents = list(_documents(text, context))
+    texts = {name: each for data in documents for name, each in _config_maps(data)}
+
+    def file(path: str) -> str | None:
+        return texts.get(path.rpartition("/")[2]) or context.file(path)
+
+    found = LaunchedServers()
+    known = False
+    for data in documents:
+        servers = _servers(data, replace(context, file=file))
+        if servers is not None:
+            known = True
+            found.add(servers)
+    if not known:
+        fix = "give a manifest of Kubernetes, a compose file, values of llm-d, or a Dynamo graph"
+        if any("engine" in data or "workload" in data for data in documents):
+            fix = "give a configuration of blis with --config"
+        raise InputError("is of no kind that starts servers", file=context.name, fix=fix)
+    return found
+
+
+def _documents(text: str, context: ScriptContext) -> Iterator[dict[str, Any]]:
+    for part in re.split(r"(?m)^---(?:[ \t].*)?$", text):
+        try:
+            data = parse_yaml(part)
+        except InputError as error:
+            if "{{" in part:
+                fix = "write it out first: helm template"
+                raise InputError("is a template", file=context.name, fix=fix) from None
+            raise InputError(error.problem, file=context.name, key=error.key, fix=error.fix) from None
+        if isinstance(data, Mapping) and data.get("kind") == "List":
+            yield from (dict(each) for each in data.get("items") or () if isinstance(each, Mapping))
+        elif isinstance(data, Mapping):
+            yield dict(data)
+
+
+def _config_maps(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The files of a ConfigMap, by name."""
+    content = data.get("data")
+    if data.get("kind") == "ConfigMap" and isinstance(content, Mapping):
+        for name, text in content.items():
+            yield str(name), str(text)
+
+
+def _servers(data: Mapping[str, Any], context: ScriptContext) -> LaunchedServers | None:
+    """The servers of one document; None if it is of a kind that starts none."""
+    if data.get("kind") in _GRAPHS:
+        return servers_of_graph(data, context)
+    if "kind" in data:
+        return servers_of_workload(data, context)
+    if isinstance(data.get("services"), Mapping):
+        return servers_of_compose(data, context)
+    if "modelArtifacts" in data or isinstance(data.get("decode"), Mapping):
+        return servers_of_values(data, context)
+    return None
