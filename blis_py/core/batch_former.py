@@ -1,13 +1,14 @@
 """Batch formation: how many tokens each request computes in a step, and which are preempted when blocks run
 out.
 
-A batch former is a class and one line in `BATCH_FORMERS`.
+A batch former is a class and one line in `batch_formers.BATCH_FORMERS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from blis_py.core.admission_rule import AdmissionRule
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.emission import Bursts
@@ -57,6 +58,8 @@ class BatchFormer:
         """Most decodes of a step."""
         self.opens_tick = 0
         """Step from which waiting requests are looked at again."""
+        self.rule: AdmissionRule | None = None
+        """Rule of admission; None = blocks for the first step are enough."""
 
         self.cadence: PrefillCadence | None = None
         """Steps that may compute prompts; None = all."""
@@ -84,6 +87,10 @@ class BatchFormer:
     def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
         """Tokens that a waiting request lacking `uncomputed` tokens computes in its first step."""
         return min(uncomputed, min(self._chunk, budget_tokens))
+
+    def budgeted_tokens(self, tokens: int) -> int:
+        """Tokens of the budget that a prompt's tokens take."""
+        return tokens
 
     # -- running requests ----------------------------------------------------------------------------
 
@@ -354,51 +361,6 @@ class PrefillFirst(BatchFormer):
         return [] if len(prefills) == len(self._running.prefilling) else None
 
 
-class PrefillOnly(PrefillFirst):
-    """SGLang's order: a step computes prompts as long as there are any to compute, in chunks, or else
-    decodes.
-
-    Prompts are chunked by the budget alone, the last one of a step too. Between decodes, new requests are
-    looked for in intervals of steps; after a step of prompts, always. Requests whose KV has come from
-    elsewhere join the decodes at any step. The budget is of prompts: a step decodes all that run.
-    """
-
-    def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
-        super().__init__(config, kv, running)
-        self.decode_tokens = max(config.max_num_batched_tokens, config.max_num_seqs)
-        self._interval = config.receive_interval
-        self._looked_tick = 0
-
-    def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
-        prompts = self._prompts()
-        budget_tokens = self._continue_prefills(prompts, prefills, self._budget_tokens)
-        if life.has_candidates and budget_tokens and len(prefills) == len(prompts):
-            budget_tokens = self._admit(step, prefills, life, budget_tokens, now_ns, not self._looks(tick))
-        if self._computes_prompts(prefills):
-            self._looked_tick = tick + 1
-            self._stall_all_but(dict(prefills), list(life.running), tick)
-        else:
-            budget_tokens += self.decode_tokens - self._budget_tokens
-            self._serve_running(step, prefills, life, budget_tokens, tick)
-
-    def _computes_prompts(self, prefills: Prefills) -> bool:
-        """Whether a step has work other than decode steps of requests whose KV has come from elsewhere."""
-        return any(not request.continues for request, _ in prefills)
-
-    def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
-        return min(uncomputed, min(self._chunk, budget_tokens))
-
-    def _looks(self, tick: int) -> bool:
-        """Whether new requests are received before this step."""
-        since = (tick - self._looked_tick) % self._interval
-        idle = not self._running.decoding.count and not self._running.stalled
-        if since and not idle:
-            self.opens_tick = tick + self._interval - since
-            return False
-        self.opens_tick = 0
-        return True
-
-
 class InFlight(RunningFirst):
     """TensorRT-LLM's order: decodes, then whole prompts, in one step. A prompt that does not fit waits; only
     one longer than any step is computed in pieces. Prompts may wait a few steps for others to share
@@ -454,11 +416,3 @@ class InFlight(RunningFirst):
 def _not_ending(order: list[Request]) -> list[Request]:
     """Requests that still take part in steps."""
     return [request for request in order if request.status is not ENDING]
-
-
-BATCH_FORMERS: dict[str, Callable[[SchedulerConfig, KVCache, Running], BatchFormer]] = {
-    "running-first": RunningFirst,
-    "prefill-first": PrefillFirst,
-    "prefill-only": PrefillOnly,
-    "in-flight": InFlight,
-}

@@ -62,6 +62,9 @@ def least_urgent(running: list[Request]) -> int:
     return max(range(len(running)), key=lambda i: (running[i].priority, running[i].arrival_ns, i))
 
 
+FEWEST_TOKENS = "fewest-tokens"
+
+
 PREEMPTION_POLICIES: dict[str, Callable[[list[Request]], int]] = {
     "fcfs": last_running,
     "priority": least_urgent,

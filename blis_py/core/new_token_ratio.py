@@ -1,0 +1,317 @@
+"""SGLang's admission: `PrefillAdder` of `schedule_policy.py`, `batch_is_full` and `new_token_ratio` of
+`scheduler.py`, as in releases 0.5.6 to 0.5.23.
+
+A pass takes waiting requests as long as free tokens cover each one's prompt and limit beside what the pass
+has taken so far, each with its whole limit, and beside a share of every running request's remaining limit. A
+refusal shuts admission until a request leaves. The share falls with every step of decodes; it is set from
+the decoded share of the limits when requests are retracted, and to its first value when there is nothing to
+do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from blis_py.core.admission_rule import AdmissionRule, Admitted, limit_of
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import ENDING, PREFILLING, Request
+
+_LONGEST: Final = 4096
+"""Limits count up to this length."""
+_INITIAL, _LEAST_SHARE, _STEPS = 0.7, 0.14, 600
+"""First share, its least part, and the steps of decodes in which it falls to that."""
+_AHEAD_TOKENS: Final = 20
+"""Output tokens of every request that go on, with which the share is set after a retraction."""
+
+
+class NewTokenRatio(AdmissionRule):
+    """The rule of one rank; see the module.
+
+    Requests that ended count as running until a step of decodes is planned, where releases do that
+    (`departures_at_decodes`).
+    """
+
+    _CONSERVATIVENESS = 1.0
+
+    def __init__(self, config: SchedulerConfig, instance: Admitted) -> None:
+        super().__init__(config, instance)
+        self._initial = min(_INITIAL * self._CONSERVATIVENESS, 1.0)
+        self._least = min(self._initial * _LEAST_SHARE, 1.0)
+        self._decay = (self._initial - self._least) / _STEPS
+        self._ratio = self._initial
+        self._since_tick = 0
+        """Step from which on decodes have not been counted."""
+        self._rests = False
+        self.full = False
+        """Whether admission is shut until a request leaves."""
+        self._caches = config.prefix_cache != "none" and config.enable_prefix_caching
+        self._whole_limits = config.fixed_lengths_reserved
+        self._late_departures = config.departures_at_decodes
+        self._ends_known = config.async_scheduling and not config.late_length_stops
+        page = config.block_size
+        self._page_needed = page if config.page_reserve == "needed" else 0
+        self._page_charged = 0 if config.page_reserve == "none" else page
+        self._gone: list[tuple[int, int, Request]] = []
+        """Requests that ended and still count as running: step planned next then, remaining limit."""
+        self._passes_from = 0
+        """First of the latest steps that computed prompts without one of decodes between them."""
+        self._passes_end = -1
+        """The step after the latest that computed prompts."""
+        # Of the pass being planned.
+        self._begun_tick = -1
+        self._opens = True
+        self._counted = self._slots = self._held = self._taken = self._charged_now = 0
+        self._free_tokens = self._locking = 0
+        self._reserved = -1.0
+        """Tokens that running requests may still write, by the share, and those that the pass has taken;
+        negative = not counted yet."""
+        self._left_by_length: list[tuple[float, int]] | None = None
+
+    # -- the share -------------------------------------------------------------------------------------
+
+    def ratio(self) -> float:
+        """The share at the step being planned."""
+        tick = self._instance.tick
+        if self._rests:
+            self._rests, self._since_tick = False, tick
+        while self._since_tick < tick and self._ratio > self._least:
+            self._ratio = max(self._ratio - self._decay, self._least)
+            self._since_tick += 1
+        self._since_tick = tick
+        return self._ratio
+
+    def rested(self) -> None:
+        self._rests, self._ratio = True, self._initial
+
+    def retracted(self, remaining: list[Request]) -> None:
+        self.ratio()
+        decoded = limits = 0
+        for request in remaining:
+            decoded += self._instance.known_outputs(request)
+            limits += limit_of(request)
+        self._ratio = min(1.0, (decoded + _AHEAD_TOKENS * len(remaining)) / (limits + 1))
+        self._since_tick += 1
+        self.full = False
+
+    # -- departures ------------------------------------------------------------------------------------
+
+    def left(self, request: Request) -> None:
+        tick = self._instance.tick
+        after_pass = self._passes_end == tick
+        if request.status is PREFILLING or (after_pass and request.last_tick == tick - 1):
+            self.full = False  # not among the running ones yet
+        elif request.status is ENDING and self._ends_known and not after_pass:
+            self.full = False  # no longer among them: its end was foreseen
+        else:
+            self._gone.append((tick, self._remaining(request), request))
+
+    def _remaining(self, request: Request) -> int:
+        return min(limit_of(request) - self._instance.settled_generated(request), _LONGEST)
+
+    def _let_go(self) -> None:
+        """Forget those that no longer count as running."""
+        if not self._gone:
+            return
+        tick = self._instance.tick
+        first = tick + 1
+        if self._late_departures:
+            first = self._passes_from if self._passes_end == tick else tick
+        kept = [each for each in self._gone if each[0] >= first]
+        if len(kept) < len(self._gone):
+            self.full = False
+        self._gone = kept
+
+    def forgets_departed(self) -> bool:
+        if not self._gone:
+            return False
+        self._gone.clear()
+        self.full = False
+        return True
+
+    def may_change(self) -> bool:
+        return not self.full or bool(self._gone)
+
+    # -- a pass ----------------------------------------------------------------------------------------
+
+    def begin(self, prompts: int) -> bool:
+        instance = self._instance
+        tick = instance.tick
+        if self._begun_tick == tick and self._taken:
+            return self._opens
+        self._begun_tick = tick
+        self._let_go()
+        self._slots = len(instance.running)
+        self._counted = self._slots - prompts + len(self._gone)
+        self._held = 0 if self._late_departures else prompts
+        if self._counted <= 0:
+            self.full = False
+        self._taken = self._charged_now = self._locking = 0
+        self._reserved, self._left_by_length = -1.0, None
+        self._free_tokens = instance.kv.pool.num_free * self._block_size
+        if not prompts and not self.full and self._allocatable() <= 0:
+            self.full = True
+        self._opens = not self.full
+        return self._opens
+
+    def _allocatable(self) -> int:
+        """Requests that the pass may take."""
+        return min(self._max_num_seqs - self._counted, self._max_num_seqs - self._slots + self._held)
+
+    def _remaining_tokens(self) -> float:
+        """Tokens that neither the pass nor running requests have claimed."""
+        if self._reserved < 0:
+            self._reserved = self._count_reserve()
+        return self._free_tokens - self._reserved
+
+    def _count_reserve(self) -> float:
+        ratio = self.ratio()
+        running = [each for each in self._instance.running if each.status is not PREFILLING]
+        left = {request: remaining for _, remaining, request in self._gone}
+        if left:
+            running = sorted([*running, *left], key=_running_order)
+        shares: list[float] = []
+        for request in running:
+            remaining = left[request] if request in left else self._open_tokens(request)
+            shares.append(remaining * (1.0 if self._whole_limits and ignores_eos(request) else ratio))
+        return float(sum(shares))
+
+    def _open_tokens(self, request: Request) -> int:
+        return min(limit_of(request) - self._instance.known_outputs(request), _LONGEST)
+
+    def looks(self, budget_tokens: int) -> bool:
+        if not self._opens:
+            return False
+        if not self._late_departures and budget_tokens == 0 and self._has_tokens():
+            return False
+        if self._taken >= self._allocatable():
+            self.full = True
+            return False
+        return True
+
+    def _has_tokens(self) -> bool:
+        return self._remaining_tokens() > 0 and self._free_tokens - self._charged_now > 0
+
+    def chunk_tokens(self, budget_tokens: int) -> int:
+        tokens = min(budget_tokens, int(self._remaining_tokens()))
+        return tokens if tokens > 0 else budget_tokens
+
+    def admits(self, request: Request, uncached_tokens: int) -> bool:
+        if not self._caches and ignores_eos(request):
+            fits = self._fits_to_the_end(request, uncached_tokens)
+        else:
+            self._locking = self._instance.kv.idle_match(request) * self._block_size
+            limit = min(max(limit_of(request) - request.generated, 0), _LONGEST)
+            needed = uncached_tokens + limit + self._page_needed
+            fits = needed < self._remaining_tokens() - self._locking
+        if not fits:
+            self._refuse()
+        return fits
+
+    def _refuse(self) -> None:
+        self.full = self._late_departures or self._taken > 0 or self._counted > 0
+
+    def _fits_to_the_end(self, request: Request, uncached_tokens: int) -> bool:
+        """Without a prefix cache, of a request whose client ignores the end of sequence: whether all that run
+        reach their ends, the shortest first, whose tokens are then free."""
+        needed = self._paged(uncached_tokens)
+        if not self._late_departures:
+            needed += self._page_charged
+        free_now = self._free_tokens - self._charged_now
+        if needed > min(free_now, self._remaining_tokens()):
+            return False
+        states = self._states(request)
+        free, count = free_now - needed, len(states)
+        for i in range(count):
+            tokens_left, occupied = states[i]
+            if free - tokens_left * (count - i) <= count - i:
+                return False
+            free += occupied
+        return True
+
+    def _states(self, request: Request) -> list[tuple[float, int]]:
+        """Tokens left and tokens held of all that run, the request included."""
+        states = self._left_by_length
+        own = self._state(request, request.generated)
+        if states is None:
+            ratio = self.ratio()
+            states = [] if own is None else [own]
+            for each in self._instance.running:
+                outputs = self._instance.known_outputs(each)
+                state = self._state(each, outputs, ratio)
+                if state is not None and each.status is not PREFILLING:
+                    states.append(state)
+            states.sort(key=_tokens_left)
+            self._left_by_length = states
+        elif own is not None:
+            i = 0
+            for i in range(len(states)):
+                if own[0] <= states[i][0]:
+                    break
+            states.insert(i, own)
+        return states
+
+    def _state(self, request: Request, outputs: int, ratio: float = 1.0) -> tuple[float, int] | None:
+        share = 1.0 if ignores_eos(request) else ratio
+        tokens_left = limit_of(request) * share - outputs
+        return (tokens_left, request.prompt_tokens + outputs) if tokens_left > 0 else None
+
+    def _paged(self, tokens: int) -> int:
+        return -(-tokens // self._block_size) * self._block_size
+
+    def took(self, request: Request, tokens: int) -> None:
+        paged = self._paged(tokens)
+        complete = request.computed + tokens >= request.num_tokens
+        limit = min(limit_of(request), _LONGEST) if complete else 0
+        self._reserved += paged + limit + self._page_charged
+        self._charged_now += paged + self._page_charged
+        self._free_tokens -= self._locking
+        self._locking = 0
+        self._taken += 1
+
+    def goes_on(self, budget_tokens: int) -> bool:
+        if not self._has_tokens():
+            self._refuse()
+            return False
+        return budget_tokens > 0
+
+    def passed(self, goes_on: bool) -> None:
+        tick = self._instance.tick
+        self.ratio()
+        self._since_tick = tick + 1
+        if self._passes_end != tick:
+            self._passes_from = tick
+        self._passes_end = tick + 1
+        if goes_on or not self._counted:
+            self.full = False
+
+    # -- KV from elsewhere -----------------------------------------------------------------------------
+
+    def covers(self, request: Request, uncached_tokens: int) -> bool:
+        instance = self._instance
+        if not instance.running:
+            return True
+        free = instance.kv.pool.num_free * self._block_size
+        needed = uncached_tokens + min(limit_of(request), _LONGEST)
+        return needed + self._count_reserve() < free
+
+
+class NewTokenRatioOfRanks(NewTokenRatio):
+    """With attention DP: 0.3 of the share (`schedule_conservativeness` in `_handle_data_parallelism` of
+    `server_args.py`)."""
+
+    _CONSERVATIVENESS = 0.3
+
+
+def ignores_eos(request: Request) -> bool:
+    """Whether a request is known to reach its limit, as those of benchmarks that ignore the end of
+    sequence."""
+    known = request.output_tokens is not None
+    return known and not request.ends_by_eos and request.target == limit_of(request)
+
+
+def _running_order(request: Request) -> int:
+    return request.seq
+
+
+def _tokens_left(state: tuple[float, int]) -> float:
+    return state[0]
