@@ -28,6 +28,7 @@ READ = (
     *("gpu", "tp", "attention_dp", "ep", "redundant_experts", "model", "model_config", "kv_cache_dtype"),
     *("memory", "latency.cuda_graph_max_size", "latency.cuda_graph_sizes", CHUNK, SHARE),
     *("scheduler.block_size", "scheduler.num_kv_blocks", "scheduler.max_model_len", "scheduler.prefix_cache"),
+    "scheduler.batch_former",
 )
 """Keys that rules read."""
 ROLE = "role"
@@ -181,6 +182,12 @@ def _admission(server: LaunchedEngine) -> str:
     return "new-token-ratio" if server.replicas == 1 else "new-token-ratio-ranks"
 
 
+def _page_reserve(server: LaunchedEngine) -> str:
+    if server.since((0, 5, 11)):
+        return "needed"
+    return "charged" if server.since((0, 5, 10)) else "none"
+
+
 def _is_large(server: LaunchedEngine) -> bool:
     gpu = server.gpu
     return gpu is not None and gpu.driver_memory_bytes >= _LARGE_GPU_BYTES and "a100" not in gpu.name.lower()
@@ -230,6 +237,22 @@ RULES = {
     ),
     "sglang-admission": DerivedSetting(
         _admission, "new-token-ratio; new-token-ratio-ranks with attention DP"
+    ),
+    "sglang-retraction": DerivedSetting(
+        lambda server: "fewest-tokens" if server["scheduler.batch_former"] == "prefill-only" else "fcfs",
+        "fewest-tokens; fcfs with --enable-mixed-chunk",
+    ),
+    "sglang-release-late-lengths": DerivedSetting(
+        lambda server: not server.since((0, 5, 22)), "true before 0.5.22, then false"
+    ),
+    "sglang-release-fixed-lengths": DerivedSetting(
+        lambda server: server.since((0, 5, 22)), "false before 0.5.22, then true"
+    ),
+    "sglang-release-departures": DerivedSetting(
+        lambda server: not server.since((0, 5, 23)), "true before 0.5.23, then false"
+    ),
+    "sglang-release-page-reserve": DerivedSetting(
+        _page_reserve, "none before 0.5.10, charged in 0.5.10, needed from 0.5.11"
     ),
 }
 """Rules by the name that presets use; later ones read values of earlier ones."""

@@ -20,6 +20,7 @@ from blis_py.core.config import (
     LateStops,
     Memory,
     Overlap,
+    PassRules,
     PrefixCaching,
     ReleaseRules,
     queue_order,
@@ -46,7 +47,9 @@ class _Policy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerSection(Aging, ReleaseRules, LateStops, Overlap, PrefixCaching, Memory, Batching, _Policy):
+class SchedulerSection(
+    Aging, PassRules, ReleaseRules, LateStops, Overlap, PrefixCaching, Memory, Batching, _Policy
+):
     """One instance's scheduler and memory, under vLLM's names."""
 
 

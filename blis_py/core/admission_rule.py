@@ -1,4 +1,4 @@
-"""What an admission rule is: whether a waiting request may start, beyond blocks for its first step."""
+"""Interface of admission rules: whether a waiting request may start, beyond blocks for its first step."""
 
 from __future__ import annotations
 

@@ -34,9 +34,13 @@ class Batching(SchedulerSettings):
     """Batch limits and priorities."""
 
     preemption_policy: str = setting(
-        "fcfs", choices="preemption_policy", flag="--preemption-policy", help="Victim: fcfs or priority."
+        "fcfs",
+        choices="preemption_policy",
+        flag="--preemption-policy",
+        help="Victim: fcfs, priority or fewest-tokens.",
     )
-    """Which request is preempted when KV blocks run out: the latest admitted, or the least urgent."""
+    """Which request is preempted when KV blocks run out: the latest admitted, the least urgent, or that with
+    the fewest output tokens (SGLang)."""
     batch_former: str = setting(
         "running-first",
         choices="batch_former",
@@ -253,6 +257,21 @@ class ReleaseRules(SchedulerSettings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class PassRules(SchedulerSettings):
+    """Rules of admission in which releases of SGLang differ; none is a setting there."""
+
+    page_reserve: str = setting("needed", choices=("none", "charged", "needed"))
+    """With `new-token-ratio`: a further block for every prompt of a step: `none` (SGLang before 0.5.10),
+    `charged` to those behind it (0.5.10), or also `needed` by itself (from 0.5.11)."""
+    fixed_lengths_reserved: bool = setting(True)
+    """With `new-token-ratio`: of requests that ignore the end of sequence all of the remaining limit is
+    reserved, not a share (SGLang, from 0.5.22)."""
+    departures_at_decodes: bool = setting(False)
+    """With `new-token-ratio`: a request that ended counts as running until a step of decodes is planned
+    (SGLang before 0.5.23)."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PrefixCaching(SchedulerSettings):
     """Prefix caching, and the queue orders that depend on it."""
 
@@ -335,7 +354,7 @@ class _Resolved:
 
 
 @dataclass(frozen=True)
-class SchedulerConfig(Aging, PrefixCaching, ReleaseRules, LateStops, Overlap, Batching, _Resolved):
+class SchedulerConfig(Aging, PrefixCaching, PassRules, ReleaseRules, LateStops, Overlap, Batching, _Resolved):
     """All settings of the scheduler core. Checked by `Scheduler`; values never change in a run."""
 
     ranks: int = setting(1, least=1, most=MAX_TOKENS)

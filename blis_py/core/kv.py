@@ -108,6 +108,14 @@ class KVCache:
         """
         raise NotImplementedError
 
+    def discard(self, request: Request) -> None:
+        """Free all blocks of a request that will be computed again; none of them is published now."""
+        self.release(request)
+
+    def idle_match(self, request: Request) -> int:
+        """Blocks of the cached prefix of a waiting request, as last matched, that no request uses."""
+        return self.pool.count_free(self.cached_blocks(request)) if request.block_keys else 0
+
     def follow(self, reader: CacheReader | None = None) -> CacheChanges:
         """A new log of contents that the cache begins and ceases to hold from now on; the reader empties
         it.

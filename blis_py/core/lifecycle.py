@@ -289,7 +289,7 @@ class Lifecycle:
         Returns:
             The admitted requests, with the tokens each computes in its first step.
         """
-        waiting, running = self.waiting, self.running
+        waiting = self.waiting
         admitted: list[tuple[Request, int]] = []
         if self.loads is not None and self.loads.arrived:
             budget_tokens = self._admit_arrived(admitted, budget_tokens)
@@ -297,7 +297,7 @@ class Lifecycle:
                 return admitted
         if only_arrived:
             return admitted
-        while self._num_waiting and budget_tokens >= self._granularity and len(running) < self._max_num_seqs:
+        while self._num_waiting and self._has_room(budget_tokens):
             request = waiting.head(now_ns)
             tokens = 0 if request is None else self._find_room(request, budget_tokens, now_ns)
             if request is None or tokens == 0:
@@ -310,8 +310,22 @@ class Lifecycle:
                 self._note_inversion(request.priority)
             self._run(request)
             admitted.append((request, tokens))
-            budget_tokens -= tokens
+            budget_tokens -= self._charge(request, tokens)
+            if not self._goes_on(budget_tokens):
+                break
         return admitted
+
+    def _has_room(self, budget_tokens: int) -> bool:
+        """Whether the next waiting request may be looked at."""
+        return budget_tokens >= self._granularity and len(self.running) < self._max_num_seqs
+
+    def _charge(self, request: Request, tokens: int) -> int:
+        """Tokens of the budget that a request takes which has just been admitted with these tokens."""
+        return tokens
+
+    def _goes_on(self, budget_tokens: int) -> bool:
+        """Whether more requests may be admitted behind it."""
+        return True
 
     def _run(self, request: Request) -> None:
         """Append a request to the running list."""
@@ -388,13 +402,25 @@ class Lifecycle:
         self._leave(request, keep=True)
         self._back_to_queue(request)
 
-    def _back_to_queue(self, request: Request) -> None:
+    def retract(self, request: Request) -> None:
+        """Return a request to the end of the queue: its blocks are dropped, and its tokens whose step's
+        outcome is not known."""
+        raise NotImplementedError
+
+    def known_outputs(self, request: Request) -> int:
+        """Output tokens of a request whose step's outcome is known."""
+        raise NotImplementedError
+
+    def _back_to_queue(self, request: Request, at_end: bool = False) -> None:
         request.status = WAITING
         request.computed = 0
         request.preemptions += 1
         self.counters.preemptions += 1
         self._count_waiting(request.priority, 1)
-        self.waiting.push_front(request)
+        if at_end:
+            self.waiting.push(request)
+        else:
+            self.waiting.push_front(request)
 
     def _complete(self, request: Request) -> None:
         """Finish a request that has all its output."""

@@ -52,7 +52,7 @@ class NewTokenRatio(AdmissionRule):
         self._page_needed = page if config.page_reserve == "needed" else 0
         self._page_charged = 0 if config.page_reserve == "none" else page
         self._gone: list[tuple[int, int, Request]] = []
-        """Requests that ended and still count as running: step planned next then, remaining limit."""
+        """Requests that ended and still count as running: the step planned next then, output tokens."""
         self._passes_from = 0
         """First of the latest steps that computed prompts without one of decodes between them."""
         self._passes_end = -1
@@ -60,7 +60,7 @@ class NewTokenRatio(AdmissionRule):
         # Of the pass being planned.
         self._begun_tick = -1
         self._opens = True
-        self._counted = self._slots = self._held = self._taken = self._charged_now = 0
+        self._counted = self._slots = self._held = self._taken = self._taken_tokens = 0
         self._free_tokens = self._locking = 0
         self._reserved = -1.0
         """Tokens that running requests may still write, by the share, and those that the pass has taken;
@@ -103,10 +103,7 @@ class NewTokenRatio(AdmissionRule):
         elif request.status is ENDING and self._ends_known and not after_pass:
             self.full = False  # no longer among them: its end was foreseen
         else:
-            self._gone.append((tick, self._remaining(request), request))
-
-    def _remaining(self, request: Request) -> int:
-        return min(limit_of(request) - self._instance.settled_generated(request), _LONGEST)
+            self._gone.append((tick, self._instance.settled_generated(request), request))
 
     def _let_go(self) -> None:
         """Forget those that no longer count as running."""
@@ -145,7 +142,7 @@ class NewTokenRatio(AdmissionRule):
         self._held = 0 if self._late_departures else prompts
         if self._counted <= 0:
             self.full = False
-        self._taken = self._charged_now = self._locking = 0
+        self._taken = self._taken_tokens = self._locking = 0
         self._reserved, self._left_by_length = -1.0, None
         self._free_tokens = instance.kv.pool.num_free * self._block_size
         if not prompts and not self.full and self._allocatable() <= 0:
@@ -165,18 +162,22 @@ class NewTokenRatio(AdmissionRule):
 
     def _count_reserve(self) -> float:
         ratio = self.ratio()
-        running = [each for each in self._instance.running if each.status is not PREFILLING]
-        left = {request: remaining for _, remaining, request in self._gone}
-        if left:
-            running = sorted([*running, *left], key=_running_order)
         shares: list[float] = []
-        for request in running:
-            remaining = left[request] if request in left else self._open_tokens(request)
-            shares.append(remaining * (1.0 if self._whole_limits and ignores_eos(request) else ratio))
+        for request, outputs in self._members():
+            share = 1.0 if self._whole_limits and ignores_eos(request) else ratio
+            shares.append(min(limit_of(request) - outputs, _LONGEST) * share)
         return float(sum(shares))
 
-    def _open_tokens(self, request: Request) -> int:
-        return min(limit_of(request) - self._instance.known_outputs(request), _LONGEST)
+    def _members(self) -> list[tuple[Request, int]]:
+        """Requests that count as running, in running order, with their output tokens."""
+        instance = self._instance
+        members = [
+            (each, instance.known_outputs(each)) for each in instance.running if each.status is not PREFILLING
+        ]
+        if self._gone:
+            members += [(request, outputs) for _, outputs, request in self._gone]
+            members.sort(key=_running_order)
+        return members
 
     def looks(self, budget_tokens: int) -> bool:
         if not self._opens:
@@ -189,7 +190,7 @@ class NewTokenRatio(AdmissionRule):
         return True
 
     def _has_tokens(self) -> bool:
-        return self._remaining_tokens() > 0 and self._free_tokens - self._charged_now > 0
+        return self._remaining_tokens() > 0 and self._free_tokens - self._taken_tokens > 0
 
     def chunk_tokens(self, budget_tokens: int) -> int:
         tokens = min(budget_tokens, int(self._remaining_tokens()))
@@ -203,9 +204,10 @@ class NewTokenRatio(AdmissionRule):
             limit = min(max(limit_of(request) - request.generated, 0), _LONGEST)
             needed = uncached_tokens + limit + self._page_needed
             fits = needed < self._remaining_tokens() - self._locking
-        if not fits:
+        if not fits and (self._counted or self._taken):
             self._refuse()
-        return fits
+            return False
+        return True  # SGLang cuts the limits of those that an empty pool does not hold
 
     def _refuse(self) -> None:
         self.full = self._late_departures or self._taken > 0 or self._counted > 0
@@ -216,11 +218,11 @@ class NewTokenRatio(AdmissionRule):
         needed = self._paged(uncached_tokens)
         if not self._late_departures:
             needed += self._page_charged
-        free_now = self._free_tokens - self._charged_now
-        if needed > min(free_now, self._remaining_tokens()):
+        free_tokens = self._free_tokens - self._taken_tokens
+        if needed > min(free_tokens, self._remaining_tokens()):
             return False
         states = self._states(request)
-        free, count = free_now - needed, len(states)
+        free, count = free_tokens - needed, len(states)
         for i in range(count):
             tokens_left, occupied = states[i]
             if free - tokens_left * (count - i) <= count - i:
@@ -230,30 +232,23 @@ class NewTokenRatio(AdmissionRule):
 
     def _states(self, request: Request) -> list[tuple[float, int]]:
         """Tokens left and tokens held of all that run, the request included."""
+        own = _state(request, request.generated, 1.0)
         states = self._left_by_length
-        own = self._state(request, request.generated)
         if states is None:
             ratio = self.ratio()
-            states = [] if own is None else [own]
-            for each in self._instance.running:
-                outputs = self._instance.known_outputs(each)
-                state = self._state(each, outputs, ratio)
-                if state is not None and each.status is not PREFILLING:
-                    states.append(state)
+            prompts = [(each, each.generated) for each in self._instance.running if each.status is PREFILLING]
+            states = own
+            for each, outputs in [*self._members(), *prompts]:
+                states += _state(each, outputs, 1.0 if ignores_eos(each) else ratio)
             states.sort(key=_tokens_left)
             self._left_by_length = states
-        elif own is not None:
+        elif own:
             i = 0
             for i in range(len(states)):
-                if own[0] <= states[i][0]:
+                if own[0][0] <= states[i][0]:
                     break
-            states.insert(i, own)
+            states[i:i] = own
         return states
-
-    def _state(self, request: Request, outputs: int, ratio: float = 1.0) -> tuple[float, int] | None:
-        share = 1.0 if ignores_eos(request) else ratio
-        tokens_left = limit_of(request) * share - outputs
-        return (tokens_left, request.prompt_tokens + outputs) if tokens_left > 0 else None
 
     def _paged(self, tokens: int) -> int:
         return -(-tokens // self._block_size) * self._block_size
@@ -263,7 +258,7 @@ class NewTokenRatio(AdmissionRule):
         complete = request.computed + tokens >= request.num_tokens
         limit = min(limit_of(request), _LONGEST) if complete else 0
         self._reserved += paged + limit + self._page_charged
-        self._charged_now += paged + self._page_charged
+        self._taken_tokens += paged + self._page_charged
         self._free_tokens -= self._locking
         self._locking = 0
         self._taken += 1
@@ -309,8 +304,14 @@ def ignores_eos(request: Request) -> bool:
     return known and not request.ends_by_eos and request.target == limit_of(request)
 
 
-def _running_order(request: Request) -> int:
-    return request.seq
+def _running_order(member: tuple[Request, int]) -> int:
+    return member[0].seq
+
+
+def _state(request: Request, outputs: int, share: float) -> list[tuple[float, int]]:
+    """Tokens left and tokens held of a request, if any are left."""
+    tokens_left = limit_of(request) * share - outputs
+    return [(tokens_left, request.prompt_tokens + outputs)] if tokens_left > 0 else []
 
 
 def _tokens_left(state: tuple[float, int]) -> float:

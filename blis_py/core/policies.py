@@ -62,11 +62,14 @@ def least_urgent(running: list[Request]) -> int:
     return max(range(len(running)), key=lambda i: (running[i].priority, running[i].arrival_ns, i))
 
 
-FEWEST_TOKENS = "fewest-tokens"
+def fewest_tokens(running: list[Request]) -> int:
+    """Victim of a retraction: fewest output tokens, among equals the longest prompt, then the latest."""
+    return max(range(len(running)), key=lambda i: (-running[i].generated, running[i].prompt_tokens, i))
 
 
 PREEMPTION_POLICIES: dict[str, Callable[[list[Request]], int]] = {
     "fcfs": last_running,
     "priority": least_urgent,
+    "fewest-tokens": fewest_tokens,
 }
 """Each maps the running list to the index of the victim."""

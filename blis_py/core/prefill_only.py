@@ -10,7 +10,6 @@ from blis_py.core.blocks import block_count
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KVCache
 from blis_py.core.lifecycle import Lifecycle
-from blis_py.core.policies import FEWEST_TOKENS
 from blis_py.core.request import DECODING, ENDING, STALLED, Request
 from blis_py.core.step import Prefills, Step
 
@@ -34,7 +33,7 @@ class PrefillOnly(PrefillFirst):
         self._interval = config.receive_interval
         self._looked_tick = 0
         self._ends_known = config.async_scheduling and not config.late_length_stops
-        self._by_tokens = config.preemption_policy == FEWEST_TOKENS
+        self._by_tokens = config.preemption_policy == "fewest-tokens"
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
@@ -74,7 +73,8 @@ class PrefillOnly(PrefillFirst):
         most, size = min(self._chunk, budget_tokens), self._block_size
         if self.budgeted_tokens(uncomputed) <= most:
             return uncomputed
-        return most // size * size
+        chunk = most // size * size
+        return chunk or (most if most == min(self._chunk, self._budget_tokens) else 0)
 
     def budgeted_tokens(self, tokens: int) -> int:
         return block_count(tokens, self._block_size) * self._block_size
@@ -114,9 +114,7 @@ class PrefillOnly(PrefillFirst):
         context = request.computed if request.status is STALLED else request.base + tick
         return context % self._block_size == 0
 
-    def _retract(
-        self, step: Step, requests: list[Request], needed: int, life: Lifecycle, tick: int
-    ) -> int:
+    def _retract(self, step: Step, requests: list[Request], needed: int, life: Lifecycle, tick: int) -> int:
         """Retract from `requests` until the blocks suffice; returns those that the rest needs."""
         retracted: list[Request] = []
         while needed > self._kv.pool.num_free and len(requests) > 1:

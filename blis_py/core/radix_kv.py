@@ -156,10 +156,25 @@ class RadixKV(KVCache):
             self._pool.replace(table[first : first + len(present)], before - tree.evictable_size())
             table[first : first + len(present)] = present
 
+    def idle_match(self, request: Request) -> int:
+        return self._unlocked(request)
+
+    def discard(self, request: Request) -> None:
+        self.settle(request, request.computed)
+        self._free(request)
+
     def release(self, request: Request, keep: bool = False, unknown: int = 0) -> None:
-        tree = self.tree
         self.settle(request, request.computed)
         self.publish(request)
+        private, published = self._free(request)
+        if keep:
+            request.kept_blocks = private
+            request.kept_full = max(request.computed // self.block_size - published, 0)
+
+    def _free(self, request: Request) -> tuple[list[int], int]:
+        """Unlock the published blocks of a request and free its private ones; returns these and the number of
+        the others."""
+        tree = self.tree
         table, request.block_table = request.block_table, []
         published = 0 if request.node is None else request.published
         private = table[published:]
@@ -170,6 +185,4 @@ class RadixKV(KVCache):
             self._pool.unlocked(tree.evictable_size() - before)
             self._pool.shared_uses = tree.shared_uses
             request.node = None
-        if keep:
-            request.kept_blocks = private
-            request.kept_full = max(request.computed // self.block_size - published, 0)
+        return private, published

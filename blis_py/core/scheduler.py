@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from blis_py.core.admission_rules import ADMISSION_RULES, AdmissionRule
-from blis_py.core.batch_former import BATCH_FORMERS
+from blis_py.core.admission_rule import AdmissionRule
+from blis_py.core.admission_rules import ADMISSION_RULES
+from blis_py.core.batch_formers import BATCH_FORMERS
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.emission import Emission
@@ -68,7 +69,7 @@ class Scheduler(StepProgress):
         """vLLM counts a block more than requests can use."""
         self._rule: AdmissionRule | None = None
         if config.admission_rule != "blocks":
-            self._rule = ADMISSION_RULES[config.admission_rule](config, self)
+            self._rule = self._former.rule = ADMISSION_RULES[config.admission_rule](config, self)
         self._cache_order = self.waiting.cache_order(self.kv, self._prefilling, self.counters)
         """The order of the waiting queue, if it depends on the cache."""
 
@@ -85,6 +86,7 @@ class Scheduler(StepProgress):
             decoding, tick = self._decoding, self.tick
             decodes = decoding.count
             if decodes == 0:
+                self._rest()
                 return None
             blocks = decoding.crossings[tick % self._block_size]
             if decodes <= self._decode_tokens and blocks <= self.kv.pool.num_free:
@@ -137,6 +139,11 @@ class Scheduler(StepProgress):
             step.preempted = [*empty.preempted, *step.preempted]
         return step
 
+    def _rest(self) -> None:
+        """Note that there is nothing to compute."""
+        if self._rule is not None and self.resolved == self.tick and not self.running:
+            self._rule.rested()
+
     # -- steps ahead -----------------------------------------------------------------------------
 
     def identical_decode_steps(self, step: Step) -> int:
@@ -147,7 +154,7 @@ class Scheduler(StepProgress):
                 return 1  # the next step may find fewer: one of them may be loading now
             if self._num_waiting and self._room_to_admit():
                 return 1  # the source's offer to the head of the queue may change with time
-        if self._rule is not None and self._rule.varies and self._num_waiting:
+        if self._admission_may_change():
             return 1
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
@@ -162,6 +169,11 @@ class Scheduler(StepProgress):
                 return 1  # it was checked before this step's decodes took blocks
             free = max(min(free, self.kv.pool.num_blank - self._owed_blocks), 0)
         return 1 + decoding.steps_within(tick + 1, free, steps - 1)
+
+    def _admission_may_change(self) -> bool:
+        """Whether the rule may admit a waiting request at the next step that it has just refused."""
+        looks = self._rule is not None and self._num_waiting > 0 and self._former.opens_tick <= self.tick
+        return looks and self._rule is not None and self._rule.may_change()
 
     @property
     def is_settled(self) -> bool:
@@ -249,7 +261,30 @@ class Scheduler(StepProgress):
     def _may_load(self, request: Request, cached: int) -> bool:
         if self._rule is None:
             return True
-        return self._rule.admits(request, request.prompt_tokens + request.generated - cached)
+        return self._rule.covers(request, request.prompt_tokens + request.generated - cached)
+
+    def admit(self, budget_tokens: int, now_ns: int, only_arrived: bool = False) -> list[tuple[Request, int]]:
+        if self._rule is not None and not only_arrived and not self._rule.begin(0):
+            only_arrived = True
+        return super().admit(budget_tokens, now_ns, only_arrived)
+
+    def _has_room(self, budget_tokens: int) -> bool:
+        if self._rule is None:
+            return super()._has_room(budget_tokens)
+        return self._rule.looks(budget_tokens)
+
+    def _charge(self, request: Request, tokens: int) -> int:
+        if self._rule is not None:
+            self._rule.took(request, tokens)
+        return self._former.budgeted_tokens(tokens)
+
+    def _goes_on(self, budget_tokens: int) -> bool:
+        return self._rule is None or self._rule.goes_on(budget_tokens)
+
+    def _leave(self, request: Request, keep: bool = False) -> None:
+        if self._rule is not None:
+            self._rule.left(request)
+        super()._leave(request, keep)
 
     def _features(self, prefills: Prefills) -> StepFeatures:
         """The features of the planned step."""

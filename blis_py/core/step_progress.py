@@ -15,7 +15,7 @@ from blis_py.core.counters import Counters
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.emission import Bursts, Emission
 from blis_py.core.kv_source import KVSource
-from blis_py.core.request import DECODING, ENDING, FINISHED, PREFILLING, FinishReason, Request
+from blis_py.core.request import DECODING, ENDING, FINISHED, PREFILLING, WAITING, FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.core.step_scheduler import StepScheduler
 
@@ -184,7 +184,7 @@ class StepProgress(StepScheduler):
 
     def _ended(self, expected: list[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
         """Requests whose last token came with step `tick`, if still present; later tokens are discarded."""
-        ended = [r for r in expected if r.status is not FINISHED]
+        ended = [r for r in expected if r.status is not FINISHED and not _was_retracted(r)]
         if stopped or len(ended) > 1:
             ended = list(dict.fromkeys([*ended, *[r for r in stopped if r.status is not FINISHED]]))
         for request in ended:
@@ -226,6 +226,11 @@ class StepProgress(StepScheduler):
         if request.status is DECODING:
             return request.base + self.tick + 1 - request.prompt_tokens
         return request.generated
+
+    def known_outputs(self, request: Request) -> int:
+        generated = self.settled_generated(request)
+        last_tick = self.tick - 1 if request.status is DECODING else request.last_tick
+        return generated - 1 if generated and last_tick >= self.resolved else generated
 
     def block_table(self, request: Request) -> list[int]:
         """The block table of a request in the planned step, including the tokens computed there."""
@@ -287,12 +292,29 @@ class StepProgress(StepScheduler):
         else:
             self.kv.release(request, keep, unknown)
 
+    def retract(self, request: Request) -> None:
+        if request.status is DECODING:
+            self._decoding.stop(request, self.tick)
+        else:
+            del self._stalled[request]
+        del self.running[request]
+        self.kv.discard(request)
+        planned = request.generated
+        request.forget_since(self.resolved)
+        self.counters.discarded_tokens += planned - request.generated
+        self._back_to_queue(request, at_end=True)
+
     def _forget(self, request: Request) -> None:
         request.forget_since(self.resolved)
 
 
 def _running_order(request: Request) -> int:
     return request.seq
+
+
+def _was_retracted(request: Request) -> bool:
+    """Whether it waits to compute again the token that was its last."""
+    return request.status is WAITING and request.generated < request.target
 
 
 def _are_ending(requests: list[Request]) -> bool:

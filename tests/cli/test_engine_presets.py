@@ -79,8 +79,8 @@ def test_without_asynchronous_scheduling_nothing_is_learnt_late() -> None:
 
 
 def test_what_a_preset_states_of_late_lengths_goes_with_its_asynchronous_scheduling() -> None:
-    assert blis.build(engine="sglang", **SMALL).scheduler.late_length_stops
-    config = blis.build(engine="sglang", async_scheduling=False, **SMALL).config
+    assert blis.build(engine="sglang-0.5.14", **SMALL).scheduler.late_length_stops
+    config = blis.build(engine="sglang-0.5.14", async_scheduling=False, **SMALL).config
     assert not config.scheduler.late_length_stops
     assert blis.build(config, async_scheduling=True).scheduler.late_length_stops
 

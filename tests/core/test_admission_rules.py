@@ -1,5 +1,5 @@
-"""Admission rules to the token: the share of remaining limits that SGLang's keeps free, and the blocks that
-TensorRT-LLM's counts."""
+"""Admission rules to the token: what SGLang's passes charge and keep free, and the blocks that TensorRT-LLM's
+counts. Figures of SGLang are those of its own `PrefillAdder` and loop."""
 
 from __future__ import annotations
 
@@ -8,48 +8,173 @@ from typing import Any
 
 import pytest
 
-from blis_py.core.admission_rules import AdmissionRule, GuaranteedNoEvict, NewTokenRatio
+from blis_py.core.admission_rule import AdmissionRule
+from blis_py.core.admission_rules import GuaranteedNoEvict
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.new_token_ratio import NewTokenRatio
 from blis_py.core.request import Request
+from blis_py.core.scheduler import Scheduler
 
 CONFIG = SchedulerConfig(num_kv_blocks=64, max_model_len=4096, block_size=1)
 ONE_TOKEN: Any = SimpleNamespace(max_tokens=1, target=1)
 
 
-def rule(tick: int, free: int, running: int = 1, generated: int = 0) -> NewTokenRatio:
-    """With running requests of 1,000 tokens at most."""
-    instance: Any = SimpleNamespace(
-        running=[SimpleNamespace(max_tokens=1000, target=1000)] * running,
-        kv=SimpleNamespace(pool=SimpleNamespace(num_free=free)),
-        tick=tick,
-        settled_generated=lambda request: generated,
-    )
-    return NewTokenRatio(CONFIG, instance)
+def sglang(tokens: int, page: int = 1, **values: Any) -> Scheduler:
+    settings = {
+        "batch_former": "prefill-only",
+        "admission_rule": "new-token-ratio",
+        "preemption_policy": "fewest-tokens",
+        "prefix_cache": "radix",
+        "max_num_batched_tokens": 8192,
+    }
+    limits = {"num_kv_blocks": tokens // page, "max_model_len": 100_000, "block_size": page}
+    return Scheduler(SchedulerConfig(**{**limits, **settings, **values}))
 
 
-@pytest.mark.parametrize(
-    ("tick", "reserved"), [(0, 700), (300, 398), (600, 98), (6000, 98)], ids=lambda value: str(value)
-)
-def test_the_reserve_falls_from_70_to_10_per_cent_in_600_steps(tick: int, reserved: int) -> None:
-    """A prompt of 2 tokens with a limit of 1: more than 3 tokens beside the reserve must be free."""
-    assert not rule(tick, reserved + 3).admits(ONE_TOKEN, 2)
-    assert rule(tick, reserved + 4).admits(ONE_TOKEN, 2)
+def add(core: Scheduler, name: str, prompt: int, limit: int, answer: int | None = None) -> Request:
+    request = Request(name, 0, prompt, answer or limit, limit, ends_by_eos=True)
+    assert core.add(request) is None
+    return request
 
 
-def test_every_running_request_counts_with_what_it_may_still_emit() -> None:
-    assert not rule(0, 4 * 350 + 1, running=4, generated=500).admits(ONE_TOKEN, 0)
-    assert rule(0, 4 * 350 + 2, running=4, generated=500).admits(ONE_TOKEN, 0)
+def step(core: Scheduler) -> tuple[list[str], int]:
+    """Names of the prompts and number of decodes of the next step."""
+    planned = core.schedule(0)
+    assert planned is not None
+    core.finish(planned)
+    core.check()
+    return [request.id for request, _ in planned.prefills], planned.features.decode_seqs
 
 
-def test_a_refusal_may_be_another_answer_later_and_an_admission_is_final() -> None:
-    refused, admitted = rule(0, 600), rule(0, 900)
-    assert not refused.admits(ONE_TOKEN, 0)
-    assert admitted.admits(ONE_TOKEN, 0)
-    assert (refused.varies, admitted.varies) == (True, False)
+def rule_of(core: Scheduler) -> NewTokenRatio:
+    assert isinstance(core._rule, NewTokenRatio)
+    return core._rule
 
 
-def test_the_first_request_of_all_is_admitted_whatever_is_free() -> None:
-    assert rule(0, 0, running=0).admits(ONE_TOKEN, 50)
+@pytest.mark.parametrize("page_reserve", ["none", "charged", "needed"])
+def test_a_request_of_a_pass_is_charged_with_its_whole_limit_and_a_page(page_reserve: str) -> None:
+    """The second of two prompts of 10 tokens with limits of 90 finds 100 tokens fewer, and a page."""
+    pages = {"none": 0, "charged": 1, "needed": 2}[page_reserve]
+    for tokens, admitted in ((200 + pages, ["A"]), (201 + pages, ["A", "B"])):
+        core = sglang(tokens, page_reserve=page_reserve)
+        add(core, "A", 10, 90)
+        add(core, "B", 10, 90)
+        assert step(core) == (admitted, 0)
+
+
+def test_running_requests_reserve_a_share_of_what_they_may_still_write() -> None:
+    """Behind the pass A counts with 0.7 of 499 tokens: 10 + 200 + 1 of B fit beside 10 + 349.3 from 571."""
+    for tokens, admitted in ((570, []), (571, ["B"])):
+        core = sglang(tokens)
+        add(core, "A", 10, 500)
+        assert step(core) == (["A"], 0)
+        add(core, "B", 10, 200)
+        assert step(core)[0] == admitted
+
+
+def test_long_limits_count_up_to_4096_tokens() -> None:
+    """Beside A and 0.7 of 4096 tokens, 10 + 3200 + 1 of B fit from 6,089 on."""
+    for tokens, admitted in ((6088, []), (6089, ["B"])):
+        core = sglang(tokens)
+        add(core, "A", 10, 6000)
+        step(core)
+        add(core, "B", 10, 3200)
+        assert step(core)[0] == admitted
+
+
+def test_fixed_lengths_reserve_all_that_is_left() -> None:
+    for fixed, admitted in ((False, ["B"]), (True, [])):
+        core = sglang(700, fixed_lengths_reserved=fixed)
+        core.add(Request("A", 0, 10, 500, 500))
+        step(core)
+        add(core, "B", 10, 200)
+        assert step(core)[0] == admitted
+
+
+def test_the_share_falls_with_steps_of_decodes_alone() -> None:
+    core = sglang(100_000)
+    add(core, "A", 10, 5000)
+    step(core)
+    assert rule_of(core).ratio() == 0.7
+    for _ in range(300):
+        step(core)
+    assert rule_of(core).ratio() == pytest.approx(0.399)
+    add(core, "B", 10, 90)
+    step(core)
+    assert rule_of(core).ratio() == pytest.approx(0.399)
+    for _ in range(600):
+        step(core)
+    assert rule_of(core).ratio() == pytest.approx(0.098)
+
+
+def test_the_share_is_what_it_was_at_first_when_there_is_nothing_to_do() -> None:
+    core = sglang(1000)
+    add(core, "A", 10, 200)
+    while core.running or core.waiting:
+        step(core)
+    assert rule_of(core).ratio() < 0.6
+    assert core.schedule(0) is None
+    assert rule_of(core).ratio() == 0.7
+
+
+def test_a_retraction_sets_the_share_from_the_decoded_one() -> None:
+    """A has a limit of 100 and goes on: (its output + 20) / (100 + 1)."""
+    core = sglang(200, page_reserve="none")
+    a = add(core, "A", 50, 100)
+    step(core)
+    rule_of(core)._ratio = 0.0
+    add(core, "B", 50, 90)
+    while not core.counters.preemptions:
+        step(core)
+    assert [request.id for request in core.waiting] == ["B"]
+    assert rule_of(core).ratio() == (core.settled_generated(a) - 1 + 20) / 101
+
+
+def test_a_refusal_shuts_admission_until_a_request_leaves() -> None:
+    core = sglang(1000)
+    add(core, "A", 10, 600)
+    add(core, "C", 10, 300, answer=5)
+    assert step(core) == (["A", "C"], 0)
+    add(core, "B", 10, 600)
+    assert step(core) == ([], 2)
+    add(core, "D", 1, 1)
+    for _ in range(3):
+        assert step(core) == ([], 2), "D would fit, and is not looked at"
+    assert step(core)[0] == []
+    assert [request.id for request in core.waiting] == ["B", "D"]
+
+
+def test_a_departure_counts_where_the_release_looks_for_it() -> None:
+    """With two places, C follows A at once, or a step of decodes later."""
+    for at_decodes, steps in ((False, [([], 2), (["C"], 0)]), (True, [([], 2), ([], 1), (["C"], 0)])):
+        core = sglang(10_000, max_num_seqs=2, departures_at_decodes=at_decodes)
+        add(core, "A", 10, 2)
+        add(core, "B", 10, 50)
+        step(core)
+        add(core, "C", 10, 50)
+        assert [step(core) for _ in steps] == steps
+
+
+def test_prompts_take_whole_pages_of_the_chunk() -> None:
+    core = sglang(16_000, page=16, max_num_batched_tokens=64)
+    add(core, "A", 17, 8)
+    add(core, "B", 60, 8)
+    planned = core.schedule(0)
+    assert planned is not None
+    assert [(r.id, n) for r, n in planned.prefills] == [("A", 17), ("B", 32)]
+
+
+def test_the_one_with_the_fewest_tokens_is_retracted_to_the_end_of_the_queue() -> None:
+    core = sglang(200, page_reserve="none")
+    add(core, "A", 50, 60)
+    step(core)
+    rule_of(core)._ratio = 0.0
+    add(core, "B", 50, 60)
+    add(core, "C", 60, 60)
+    while core.counters.preemptions < 1:
+        step(core)
+    assert next(iter(reversed(list(core.waiting)))).id in {"B", "C"}
+    assert "A" in {request.id for request in core.running}
 
 
 @pytest.mark.parametrize("uncached_tokens", [0, 1, 10**6])
@@ -57,18 +182,7 @@ def test_vllm_admits_by_the_blocks_of_the_first_step_alone(uncached_tokens: int)
     nothing_free: Any = SimpleNamespace(kv=SimpleNamespace(pool=SimpleNamespace(num_free=0)))
     admission = AdmissionRule(CONFIG, nothing_free)
     assert admission.admits(ONE_TOKEN, uncached_tokens)
-    assert not admission.varies
-
-
-@pytest.mark.parametrize("running", [1, 2, 5])
-def test_long_limits_reserve_4096_tokens_for_each_running_request(running: int) -> None:
-    """At first 70 per cent of them; a prompt of 2 tokens with a limit of 1 needs 3 more."""
-    reserved = -(-7 * 4096 * running // 10)
-    for free, admitted in ((reserved + 3 - 1, False), (reserved + 3 + 1, True)):
-        long = rule(0, free, running=running)
-        for each in long._instance.running:
-            each.max_tokens = each.target = 10**6
-        assert long.admits(ONE_TOKEN, 2) == admitted
+    assert not admission.may_change()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def request(name: str, prompt: int, answer: int = 8) -> Request:
 
 
 def test_sglang_computes_prompts_alone_and_then_decodes_alone() -> None:
-    core = scheduler(batch_former="prefill-only")
+    core = scheduler(batch_former="prefill-only", block_size=1)
     core.add(request("A", 150))
     assert steps(core, 3) == [(100, 0), (50, 0), (0, 1)]
     core.add(request("B", 30))
@@ -39,7 +39,7 @@ def test_sglang_computes_prompts_alone_and_then_decodes_alone() -> None:
 
 
 def test_sglang_fills_the_rest_of_a_chunk_with_the_beginning_of_the_next_prompt() -> None:
-    core = scheduler(batch_former="prefill-only")
+    core = scheduler(batch_former="prefill-only", block_size=1)
     for name, prompt in (("A", 70), ("B", 70)):
         core.add(request(name, prompt))
     assert steps(core, 3) == [(100, 0), (40, 0), (0, 2)]
@@ -101,24 +101,15 @@ def test_blocks_alone_admit_more_and_preempt() -> None:
     assert core.counters.preemptions > 0
 
 
-def test_sglangs_rule_admits_more_as_the_ratio_falls() -> None:
-    core = scheduler(admission_rule="new-token-ratio", batch_former="prefill-only", num_kv_blocks=105)
-    core.add(request("A", 16, 1000))
-    core.add(request("B", 16, 1000))
-    assert steps(core, 2) == [(16, 0), (0, 1)], "16 + 1000 and 0.7 of the other 1000 are more than 1,680"
-    waited = 0
-    while core.waiting:
-        steps(core, 1)
-        waited += 1
-    assert 20 < waited < 200
-    assert len(core.running) == 2
-
-
 def test_sglangs_ranks_count_less_of_what_others_may_write() -> None:
-    core = scheduler(admission_rule="new-token-ratio-ranks", batch_former="prefill-only", num_kv_blocks=105)
-    core.add(request("A", 16, 1000))
-    core.add(request("B", 16, 1000))
-    assert steps(core, 2) == [(32, 0), (0, 2)], "16 + 1000 and 0.21 of the other 1000 are less than 1,680"
+    for rule, second in (("new-token-ratio", (0, 1)), ("new-token-ratio-ranks", (16, 0))):
+        core = scheduler(
+            admission_rule=rule, batch_former="prefill-only", num_kv_blocks=105, fixed_lengths_reserved=False
+        )
+        core.add(request("A", 16, 1000))
+        assert steps(core, 1) == [(16, 0)]
+        core.add(request("B", 16, 1000))
+        assert steps(core, 1) == [second], "0.7 of 1000 tokens do not fit beside 16 + 1000, 0.21 do"
 
 
 def test_sglang_decodes_all_that_run_whatever_the_chunk() -> None:
