@@ -13,13 +13,14 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 from benchmarks.engines import ours, wheels
 from benchmarks.engines.child import Child, ChildError
 from benchmarks.engines.compare import Difference, first_difference
 from benchmarks.engines.engine import Engine, Variant, release_of
-from benchmarks.engines.outcome import Outcome
+from benchmarks.engines.outcome import Outcome, add_rows
 from benchmarks.engines.registry import ENGINES
 from benchmarks.engines.scenario import Scenario, Trace
 from benchmarks.engines.shrink import shrunk
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             done.add(wheel.version)
             outcomes += compared(engine, wheel, flags.scenarios, flags.seed, flags.only, flags.show)
     print(Outcome.table(outcomes))
+    if flags.out:
+        add_rows(flags.out, [outcome.row(flags.seed) for outcome in outcomes])
     return int(any(outcome.different for outcome in outcomes if outcome.exact))
 
 
@@ -116,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1)
     only = "Kinds of scenarios with this text in their names, those that are known to differ among them."
     parser.add_argument("--only", default="", help=only)
+    parser.add_argument("--out", type=Path, help="File of results (JSON) to put the counts into.")
     parser.add_argument(
         "--show", type=int, default=1, help="Differing scenarios to shrink and print, of each kind."
     )

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.engines.compare import Difference
 from benchmarks.engines.scenario import Scenario, Trace
+
+
+class Row(NamedTuple):
+    """Counts of one kind of scenarios on one release, drawn with one seed."""
+
+    engine: str
+    version: str
+    kind: str
+    seed: int
+    scenarios: int
+    equal: int
+    steps: int
+    preempting: int
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What is counted."""
+        return self[:4]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file of results; none if there is no file."""
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+
+
+def add_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Put rows into a file of results, in place of those that count the same."""
+    every = {row.key: row for row in (*read_rows(path), *rows)}
+    lines = ",\n".join(json.dumps(every[key]._asdict()) for key in sorted(every))
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 @dataclass
@@ -51,6 +84,11 @@ class Outcome:
     def kinds(self) -> Counter[str]:
         """Differences by kind."""
         return Counter(difference.kind for _, difference in self.different)
+
+    def row(self, seed: int) -> Row:
+        """Its counts, for a file of results."""
+        counts = (seed, self.scenarios, self.equal, self.steps, self.preempting)
+        return Row(self.package, self.version, self.kind, *counts)
 
     def line(self) -> str:
         """One line for the reader who waits."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -21,9 +21,10 @@ from benchmarks.engines.compare import first_difference
 from benchmarks.engines.decisions import Decision
 from benchmarks.engines.engine import Engine, release_of
 from benchmarks.engines.registry import ENGINES
-from benchmarks.engines.scenario import Scenario
+from benchmarks.engines.scenario import Scenario, StepTrace
 from benchmarks.engines.shrink import shrunk
 from benchmarks.engines.switches import shown, switched
+from blis_py.core.config import SchedulerConfig
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "core" / "engine_decisions"
 _MOST_STEPS = 150
@@ -59,8 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _recorded(engine: Engine, version: str, child: Child, flags: argparse.Namespace) -> Iterator[Decision]:
-    missing: dict[bool, set[str]] = {}
-    """Rules to be shown yet, by loop of the scheduler."""
+    known: dict[bool, set[str]] = {False: set(), True: set()}
+    done: dict[bool, set[str]] = {False: set(), True: set()}
+    """Rules, and those that some scenario has shown, by whether the loop is asynchronous."""
     for variant in engine.variants_of(version):
         plain = 0
         for number in range(flags.tries):
@@ -71,36 +73,56 @@ def _recorded(engine: Engine, version: str, child: Child, flags: argparse.Namesp
             if found is None or len(found.trace) > _MOST_STEPS:
                 continue
             config = engine.config(scenario, version)
-            open_ = missing.setdefault(config.async_scheduling, set(switched(config)))
-            rules = sorted(open_ & shown(scenario, found.trace, config)) if open_ else []
-            if plain < flags.random and not rules:
+            loop = config.async_scheduling
+            known[loop] |= {*switched(config), *EVENTS}
+            new = shown(scenario, found.trace, config, done[loop])
+            new |= {name for name, happens in EVENTS.items() if happens(found.trace)} - done[loop]
+            if plain < flags.random and not new:
                 plain += 1
                 yield found
-            for rule in rules:
-                open_.discard(rule)
-                least = shrunk(scenario, _Shows(engine, version, child, rule), _SHRINK_S)
+            for name in sorted(new):
+                done[loop].add(name)
+                least = shrunk(scenario, _Shows(engine, version, child, name), _SHRINK_S)
                 yield _decision(engine, version, child, least) or found
         print(f"{version}, {variant.name}", file=sys.stderr)
-    for asynchronous, left in sorted(missing.items()):
-        names, loop = ", ".join(sorted(left)) or "none", "asynchronous" if asynchronous else "synchronous"
-        print(f"{version}, {loop}: rules that no scenario shows: {names}", file=sys.stderr)
+    for loop in (False, True):
+        names, kind = ", ".join(sorted(known[loop] - done[loop])) or "none", "a" if loop else ""
+        print(f"{version}, {kind}synchronous: rules that no scenario shows: {names}", file=sys.stderr)
+
+
+def _finds_blocks_again(trace: list[StepTrace]) -> bool:
+    return any(cached for step in trace for cached in step.get("again", {}).values())
+
+
+def _finds_blocks(trace: list[StepTrace]) -> bool:
+    return any(cached for step in trace for cached in step.get("cached", {}).values())
+
+
+EVENTS: dict[str, Callable[[list[StepTrace]], bool]] = {
+    "cached blocks at a repeated admission": _finds_blocks_again,
+    "cached blocks": _finds_blocks,
+}
+"""What is to happen in some scenario besides."""
 
 
 class _Shows:
-    """Whether a scenario shows a rule, and ours is the engine's with it."""
+    """Whether a scenario shows a rule or an event, and ours is the engine's in it."""
 
-    def __init__(self, engine: Engine, version: str, child: Child, rule: str) -> None:
-        self._engine, self._version, self._child, self._rule = engine, version, child, rule
+    def __init__(self, engine: Engine, version: str, child: Child, name: str) -> None:
+        self._engine, self._version, self._child, self._name = engine, version, child, name
 
     def __call__(self, scenario: Scenario) -> bool:
         config = self._engine.config(scenario, self._version)
-        other = switched(config).get(self._rule)
-        if (
-            other is None
-            or first_difference(ours.trace(scenario, config), ours.trace(scenario, other)) is None
-        ):
-            return False
+        own = ours.trace(scenario, config)
+        if isinstance(own, dict) or not self._happens(scenario, own, config):
+            return False  # sooner known than the engine's decisions
         return _decision(self._engine, self._version, self._child, scenario) is not None
+
+    def _happens(self, scenario: Scenario, own: list[StepTrace], config: SchedulerConfig) -> bool:
+        if self._name in EVENTS:
+            return EVENTS[self._name](own)
+        other = switched(config).get(self._name)
+        return other is not None and first_difference(own, ours.trace(scenario, other)) is not None
 
 
 def _decision(engine: Engine, version: str, child: Child, scenario: Scenario) -> Decision | None:

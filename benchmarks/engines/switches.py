@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any
 
@@ -23,10 +24,16 @@ def switched(config: SchedulerConfig) -> dict[str, SchedulerConfig]:
     return found
 
 
-def shown(scenario: Scenario, engine: list[StepTrace], config: SchedulerConfig) -> set[str]:
-    """Rules without which our scheduler differs from an engine's trace in a scenario."""
+def shown(
+    scenario: Scenario, engine: list[StepTrace], config: SchedulerConfig, besides: Collection[str] = ()
+) -> set[str]:
+    """Rules without which our scheduler differs from an engine's trace in a scenario.
+
+    Args:
+        besides: rules that are not tried.
+    """
     return {
         name
         for name, other in switched(config).items()
-        if first_difference(engine, ours.trace(scenario, other)) is not None
+        if name not in besides and first_difference(engine, ours.trace(scenario, other)) is not None
     }

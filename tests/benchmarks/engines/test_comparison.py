@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from benchmarks.engines import ours, scenarios
 from benchmarks.engines.compare import Difference, first_difference
-from benchmarks.engines.outcome import Outcome
+from benchmarks.engines.outcome import Outcome, add_rows, read_rows
 from benchmarks.engines.scenario import Failure, Scenario, StepTrace, accepted_drafts, answer_limit
 from benchmarks.engines.shrink import shrunk
 from benchmarks.engines.vllm import config, of_ranks
@@ -133,3 +134,18 @@ def test_a_planted_difference_is_counted_and_named() -> None:
     assert outcome.smallest(1) == [(scenario, Difference(5, "blocks"))]
     _, row = Outcome.table([outcome]).splitlines()
     assert row.split() == ["vllm", "0.15.1,", "defaults", "2", "1", f"{2 * len(trace):,}", "0", "blocks", "1"]
+
+
+def test_results_of_a_seed_replace_those_before(tmp_path: Path) -> None:
+    path = tmp_path / "engines.json"
+    first, second = (
+        Outcome("vllm", "0.15.1", "defaults", scenarios=3),
+        Outcome("vllm", "0.15.1", "all settings"),
+    )
+    add_rows(path, [first.row(1), second.row(1), first.row(2)])
+    first.different.append((Scenario(), Difference(0, "blocks")))
+    add_rows(path, [first.row(1)])
+    rows = {row.key: row for row in read_rows(path)}
+    assert len(rows) == 3
+    assert rows["vllm", "0.15.1", "defaults", 1].equal == 2
+    assert rows["vllm", "0.15.1", "defaults", 2].equal == 3
