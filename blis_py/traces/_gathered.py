@@ -98,7 +98,8 @@ class Gathered:
         self._reading.left_out(self._failed, FAILED)
         if not self._arrivals:
             first = self._reading.bad.first
-            why = "" if first is None else f": all are bad, the first: {first.problem}"
+            failed = f": all {self._failed:,} failed when recorded" if self._failed else ""
+            why = failed if first is None else f": all are bad, the first: {first.problem}"
             raise InputError(
                 f"no requests in it{why}", file=self._path, fix="give one with answered requests"
             )

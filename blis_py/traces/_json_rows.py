@@ -1,8 +1,8 @@
-"""JSON lines: one object per line, errors with their line."""
+"""Objects of JSON lines and JSON lists, errors with their line or number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,29 @@ def json_rows(path: Path, reading: Reading) -> Iterator[tuple[int, str, dict[str
                 reading.bad.refuse(error, number)
                 continue
             yield number, where, row
+
+
+def list_rows(place: Path, entries: list[Any], reading: Reading) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Number, from 0, location text, and object of every entry of a JSON list.
+
+    Raises:
+        InputError: an entry that is not an object, unless bad rows are skipped.
+    """
+    for number, entry in enumerate(entries):
+        where = f"{place}:{number}"
+        if isinstance(entry, dict):
+            yield number, where, entry
+        else:
+            reading.bad.refuse(InputError("not a JSON object", file=where), number)
+
+
+def places_of(row: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Paths to the values of nested objects."""
+    for key, value in row.items():
+        if isinstance(value, dict) and before.count(".") < 3:
+            yield from places_of(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
 
 
 def within(value: Any, *names: str) -> Any:

@@ -1,6 +1,6 @@
-"""Tables and JSON lines with arbitrary names of the columns for arrivals and lengths.
+"""Tables, JSON lines and lists with arbitrary names of the columns for arrivals and lengths.
 
-Any CSV, JSON lines or Parquet file can be read by assigning roles to its columns (`--columns
+Any CSV, Parquet, JSON lines or JSON list can be read by assigning roles to its columns (`--columns
 arrival=ts,input=prompt_len,output=gen_len`); formats that differ in nothing else are lines in `DIALECTS`.
 """
 
@@ -21,7 +21,7 @@ from blis_py.files.csv_files import header_of
 from blis_py.requests.table import Ints, Labels, RequestTable
 from blis_py.traces._conversations import in_conversations
 from blis_py.traces._gathered import FAILED
-from blis_py.traces._json_columns import read_json_columns
+from blis_py.traces._json_columns import read_json_columns, read_list_columns
 from blis_py.traces._units import TraceClock
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, TraceKind, integers, labels, repeated, texts
@@ -77,6 +77,15 @@ def read_lines(path: Path, reading: Reading) -> RequestTable:
     """
     kinds = _kinds(reading)
     return of_columns(read_json_columns(path, kinds, reading), reading.columns, reading)
+
+
+def read_list(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
+    """The requests of a JSON list of objects with the keys given by `reading.columns`.
+
+    Raises:
+        InputError: an unknown role, a missing key, or a bad value; with the number of the entry.
+    """
+    return of_columns(read_list_columns(path, document, _kinds(reading), reading), reading.columns, reading)
 
 
 def _kinds(reading: Reading) -> dict[str, TraceKind]:

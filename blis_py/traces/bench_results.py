@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces._gathered import Gathered, seconds
-from blis_py.traces._json_rows import items, json_rows
+from blis_py.traces._json_rows import items, json_rows, within
 from blis_py.traces.reading import Reading
 
 LENGTHS = ("input_lens", "output_lens")
@@ -42,10 +42,12 @@ def read_vllm_sweep(path: Path, reading: Reading, document: list[Any]) -> Reques
     Raises:
         InputError: the run is not an object, or was saved without its requests.
     """
+    fix = "give its bench command --save-detailed"
+    _check_requests(path, document, fix)
     run = reading.chosen(document, path, "runs")
     if not isinstance(run, dict):
         raise InputError("not a JSON object", file=path, key=f"[{reading.part or 0}]")
-    return _requests(path, reading, run, str(path), "give its bench command --save-detailed")
+    return _requests(path, reading, run, str(path), fix)
 
 
 def read_sglang(path: Path, reading: Reading) -> RequestTable:
@@ -55,8 +57,15 @@ def read_sglang(path: Path, reading: Reading) -> RequestTable:
 
 def _chosen(path: Path, reading: Reading, fix: str) -> RequestTable:
     runs = [row for _, _, row in json_rows(path, reading)]
+    _check_requests(path, runs, fix)
     run = reading.chosen(runs, path, "runs")
     return _requests(path, reading, run, f"{path}:{(reading.part or 0) + 1}", fix)
+
+
+def _check_requests(path: Path, runs: list[Any], fix: str) -> None:
+    """Refuse a file none of whose runs has requests, before one is chosen."""
+    if runs and not any(isinstance(within(run, LENGTHS[0]), list) for run in runs):
+        raise InputError("has no requests, only figures", file=path, key=LENGTHS[0], fix=fix)
 
 
 def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix: str) -> RequestTable:

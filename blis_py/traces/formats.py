@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
+from blis_py.traces._suggested import suggested
 from blis_py.traces.probe import Probe, probe
 from blis_py.traces.reading import Reading
 
@@ -28,7 +29,8 @@ class Format:
         without: names the format lacks, which distinguish another format.
         units: whether its arrival times may be in several units.
         hash_ids: whether its prompts have ids of blocks, whose size can be given.
-        only_figures: what to give instead of a file of this format, which has no requests.
+        instead: what to give instead of a file of this format, which is recognised and refused.
+        problem: why it is refused.
     """
 
     title: str
@@ -38,7 +40,8 @@ class Format:
     without: tuple[str, ...] = ()
     units: bool = False
     hash_ids: bool = False
-    only_figures: str = ""
+    instead: str = ""
+    problem: str = "it has no requests, only figures"
 
     def misses(self, probe: Probe) -> str | None:
         """The column that a file lacks to be in this format; None if it lacks none."""
@@ -58,10 +61,8 @@ class Format:
         Raises:
             InputError: invalid content, or an option without effect on this format.
         """
-        if self.only_figures:
-            raise InputError(
-                f"{self.title}: it has no requests, only figures", file=probe.path, fix=self.only_figures
-            )
+        if self.instead:
+            raise InputError(f"{self.title}: {self.problem}", file=probe.path, fix=self.instead)
         for given, key, takes, why in (
             (reading.time_unit, "--time-unit", self.units, "the unit of its times is part of the format"),
             (reading.hash_block_size, "--hash-block-size", self.hash_ids, "its prompts have no hash ids"),
@@ -77,6 +78,7 @@ class Format:
         return function(probe.path, reading)
 
 
+_AIPERF_REQUESTS = "give profile_export.jsonl (AIPerf) or profile_export.json (GenAI-Perf)"
 _RETOKENIZED = "total_output_tokens_retokenized"
 """A key that only SGLang writes."""
 FORMATS: dict[str, Format] = {
@@ -184,7 +186,7 @@ FORMATS: dict[str, Format] = {
         "json",
         (("load_summary", "successes", "failures"),),
         "",
-        only_figures="give per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)",
+        instead="give per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)",
     ),
     "vllm-sweep": Format(
         "vLLM bench sweep summary",
@@ -197,10 +199,62 @@ FORMATS: dict[str, Format] = {
         "csv",
         (("request_throughput", "total_input_tokens"),),
         "",
-        only_figures="give the result of one run (run=0.json), saved with --save-detailed",
+        instead="give the result of one run (run=0.json), saved with --save-detailed",
+    ),
+    "aiperf-summary": Format(
+        "summary of AIPerf or GenAI-Perf",
+        "json",
+        (("input_config", "request_throughput"), ("input_config", "records")),
+        "",
+        instead=_AIPERF_REQUESTS,
+    ),
+    "aiperf-summary-table": Format(
+        "summary of AIPerf or GenAI-Perf",
+        "csv",
+        (("Metric", "avg", "min", "max"),),
+        "",
+        instead=_AIPERF_REQUESTS,
+    ),
+    "llmperf-summary": Format(
+        "llmperf summary",
+        "json",
+        (("mean_input_tokens", "num_concurrent_requests"),),
+        "",
+        instead="give the file of individual responses",
+    ),
+    "load-test": Format(
+        "figures of k6 or Locust",
+        "csv",
+        (("metric_name", "timestamp", "metric_value"), ("Type", "Name", "Requests/s")),
+        "",
+        problem="it has no tokens of requests",
+        instead="give a log of the server, or a result of a benchmark of LLMs",
+    ),
+    "otel": Format(
+        "OpenTelemetry spans",
+        "json",
+        (("resourceSpans",), ("spans",)),
+        "",
+        problem="they are converted before",
+        instead="blis convert otel --spans FILE TARGET.csv",
     ),
     "sharegpt": Format(
         "ShareGPT conversations", "json list", (("conversations",), ("conversation",)), "sharegpt:read"
+    ),
+    "sharegpt-lines": Format(
+        "ShareGPT conversations, one per line",
+        "jsonl",
+        (("conversations",), ("conversation",)),
+        "sharegpt:read_lines",
+    ),
+    "prompts": Format(
+        "prompts as texts",
+        "jsonl",
+        (("text_input",), ("messages",), ("custom_id", "body")),
+        "",
+        without=("input_length",),
+        problem="it has no lengths",
+        instead="count the tokens of each prompt, and name the columns: --columns input=NAME,output=NAME",
     ),
     "parquet": Format(
         "Parquet of requests",
@@ -242,16 +296,25 @@ def _as_named(probe: Probe, named: str) -> Format:
 
 
 def _instead(probe: Probe) -> str:
-    """Remedy for a file of unknown format: the formats of its kind, and what it lacks."""
-    alike = [format for format in FORMATS.values() if probe.lacks(format.kind) is None]
+    """Remedy for a file of unknown format: its columns, or the formats of its kind and what it lacks."""
+    columns, known = suggested(probe.places)
+    if known and (probe.kind in _MAPPED or probe.one_line):
+        return f"name its columns: {columns}"
+    readable = [format for format in FORMATS.values() if not format.instead]
+    alike = [format for format in readable if probe.lacks(format.kind) is None]
     lacking = "; ".join(f"no {format.title}: it {format.misses(probe)}" for format in alike)
-    if probe.kind in ("csv", "parquet"):
-        return f"name its columns: --columns arrival=NAME,input=NAME,output=NAME ({lacking})"
-    others = ", ".join(format.title for format in FORMATS.values() if format not in alike)
+    if probe.kind in _MAPPED:
+        return f"name its columns: {columns} ({lacking})"
+    others = ", ".join(format.title for format in readable if format not in alike)
     return f"{lacking}; or give {others}" if alike else f"give {others}"
 
 
-_MAPPED = {"csv": "_mapped:read", "parquet": "parquet:read_mapped", "jsonl": "_mapped:read_lines"}
+_MAPPED = {
+    "csv": "_mapped:read",
+    "parquet": "parquet:read_mapped",
+    "jsonl": "_mapped:read_lines",
+    "json list": "_mapped:read_list",
+}
 """Readers of named columns, by the kind of file."""
 
 
@@ -259,7 +322,7 @@ def _mapped(probe: Probe) -> Format:
     kind = "jsonl" if probe.one_line else probe.kind
     known = next((format for format in FORMATS.values() if format.misses(probe) is None), None)
     if kind not in _MAPPED:
-        problem = "only tables and JSON lines have columns"
+        problem = "only tables, JSON lines and JSON lists have columns"
         fix = "leave it out" if known is None else f"leave it out: this is {known.title}"
         raise InputError(problem, file=probe.path, key="--columns", value=probe.looks, fix=fix)
     return Format("table", kind, ((),), _MAPPED[kind], units=True)

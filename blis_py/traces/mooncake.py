@@ -40,6 +40,8 @@ from blis_py.traces.reading import Reading
 BLOCK_TOKENS = 512
 MS_NS = 1_000_000
 KEYS = ("timestamp", "input_length", "output_length", "hash_ids", "request_id", "session_id", "delay")
+WITHOUT_EFFECT = ("group_id",)
+"""Keys of generators: prompts of a group begin with the same ids."""
 OF_CHATS = ("chat_id", "parent_chat_id", "turn", "type")
 NOT_YET = ("wait_for", "tool_wait_ms")
 """Keys of format variants with dependencies between arbitrary requests."""
@@ -246,7 +248,7 @@ def _check_name(row: dict[str, Any], names: dict[str, int], path: Path, line: in
 
 def _check_keys(row: dict[str, Any], where: str, rows: _Rows) -> None:
     check_session(row.get("session_id"), where)
-    keys = (*KEYS, *rows.spelling.more)
+    keys = (*KEYS, *WITHOUT_EFFECT, *rows.spelling.more)
     if rows.spelling.chats:
         for key in OF_CHATS[:2]:
             check_session(row.get(key), where)

@@ -11,6 +11,7 @@ from blis_py.files.csv_files import header_of, separator_of, stripped
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text, reading
 from blis_py.files.parquet_files import is_parquet, open_parquet
+from blis_py.traces._json_rows import places_of
 
 MAX_RESULT_BYTES = 1 << 28
 """Largest benchmark result, which is one JSON document: 256 MiB, a hundred thousand requests with their
@@ -34,6 +35,7 @@ class Probe:
     Attributes:
         kind: a key of `_KINDS`.
         names: columns of a table; keys of a JSON document, or of the first object in a list or of lines.
+        places: the same with paths to nested values, such as `usage.prompt_tokens`.
         document: a complete JSON document; None for everything else.
         one_line: a JSON document of one line, which may also be JSON lines.
     """
@@ -43,6 +45,7 @@ class Probe:
     names: tuple[str, ...]
     document: Any = None
     one_line: bool = False
+    places: tuple[str, ...] = ()
 
     @property
     def looks(self) -> str:
@@ -70,7 +73,8 @@ def probe(path: Path) -> Probe:
     if path.is_dir():
         return Probe(path, "folder", tuple(sorted(entry.name for entry in path.iterdir())[:64]))
     if is_parquet(path):
-        return Probe(path, "parquet", tuple(open_parquet(path).schema_arrow.names))
+        columns = tuple(open_parquet(path).schema_arrow.names)
+        return Probe(path, "parquet", columns, places=columns)
     with reading(path) as text:
         start = text.read(_LONGEST_FIRST_LINE).lstrip()
         line, _, rest = start.partition("\n")
@@ -80,7 +84,7 @@ def probe(path: Path) -> Probe:
     if goes_on and start[0] == "{" and len(line.strip()) > 1:
         first = _first_object(line, path)
         if first is not None:
-            return Probe(path, "jsonl", tuple(first))
+            return Probe(path, "jsonl", tuple(first), places=tuple(places_of(first)))
     return _of_document(path, start, goes_on)
 
 
@@ -97,7 +101,7 @@ def _first_object(line: str, path: Path) -> dict[str, Any] | None:
 
 def _of_csv(path: Path, line: str) -> Probe:
     names = tuple(stripped(header_of(path))) if separator_of(line) in line else ()
-    return Probe(path, "csv" if names else "text", names)
+    return Probe(path, "csv" if names else "text", names, places=names)
 
 
 def _of_document(path: Path, start: str, goes_on: bool) -> Probe:
@@ -105,8 +109,8 @@ def _of_document(path: Path, start: str, goes_on: bool) -> Probe:
     text = read_text(path, most_bytes=MAX_RESULT_BYTES)
     document = parse_json(text, f"{path}:1" if one_line else path)
     if isinstance(document, list):
-        first = document[0] if document else None
-        return Probe(path, "json list", tuple(first) if isinstance(first, dict) else (), document)
+        first = document[0] if document and isinstance(document[0], dict) else {}
+        return Probe(path, "json list", tuple(first), document, places=tuple(places_of(first)))
     if not isinstance(document, dict):
         return Probe(path, "text", ())
-    return Probe(path, "json", tuple(document), document, one_line)
+    return Probe(path, "json", tuple(document), document, one_line, tuple(places_of(document)))

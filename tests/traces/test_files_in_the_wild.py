@@ -1,8 +1,9 @@
-"""Files that public repositories hold, rebuilt in miniature: read right, or refused with the flag that reads them."""
+"""Files of public repositories, rebuilt in miniature: read right, or refused with what reads them."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,186 @@ def test_spans_of_inference_perf_have_answers_as_text_and_one_count_at_most(
     assert (table.prompt_tokens.tolist(), table.output_tokens.tolist()) == ([prompt], [output])
     assert table.session_names == ["case 7"]
     assert any("guessed from their texts" in note for note in notes) == guessed
+
+
+def answer(prompt: Any, output: int, error: int | None = None) -> dict[str, Any]:
+    """An entry of llmperf's individual responses."""
+    figures = {"ttft_s": 0.2, "end_to_end_latency_s": 0.9, "number_total_tokens": 9}
+    lengths = {"number_output_tokens": output, "number_input_tokens": prompt}
+    return {"error_code": error, "error_msg": "", **figures, **lengths}
+
+
+LLMPERF = {"input": "number_input_tokens", "output": "number_output_tokens"}
+
+
+def test_lists_of_objects_are_read_by_their_keys(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "m_individual_responses.json", [answer(548, 149), answer(550, 0, 429), answer(9, 3)]
+    )
+    assert refused(path).endswith("--columns input=number_input_tokens,output=number_output_tokens")
+    table, reading = read(path, columns=LLMPERF)
+    assert (table.prompt_tokens.tolist(), table.output_tokens.tolist()) == ([548, 9], [149, 3])
+    assert any("left out: no output tokens" in note for note in reading.notes)
+    bad = write(tmp_path, "b.json", [answer(548, 149), 7, answer(2.5, 3), answer(9, 3)])
+    with pytest.raises(InputError, match=r"b\.json entry:1: not a JSON object"):
+        read(bad, columns=LLMPERF)
+    rows = BadRows(skip=True)
+    assert read(bad, columns=LLMPERF, bad=rows)[0].prompt_tokens.tolist() == [548, 9]
+    assert rows.count == 2
+    with pytest.raises(InputError, match=r"entry:0: tokens: no such key; it has error_code"):
+        read(path, columns={**LLMPERF, "input": "tokens"})
+
+
+def test_a_log_whose_first_request_failed_is_read(tmp_path: Path) -> None:
+    def batch(usage: Any) -> dict[str, Any]:
+        response = usage and {"status_code": 200, "body": {"created": 1_790_000_000, "usage": usage}}
+        return {"custom_id": "q", "response": response, "error": None if usage else {"code": "x"}}
+
+    usage = {"prompt_tokens": 24, "completion_tokens": 15, "prompt_tokens_details": {"cached_tokens": 8}}
+    path = write(tmp_path, "batch_output.jsonl", lines(batch(usage)))
+    place = "response.body.usage"
+    flag = f"arrival=response.body.created,input={place}.prompt_tokens,output={place}.completion_tokens"
+    assert refused(path).endswith(f"name its columns: --columns {flag}")
+    path = write(tmp_path, "batch_output.jsonl", lines(batch(None), batch(usage)))
+    columns = dict(pair.split("=") for pair in flag.split(","))
+    with pytest.raises(InputError, match=r"jsonl:1: response\.body\.created: neither a number nor a date"):
+        read(path, columns=columns)
+    assert read(path, columns=columns, bad=BadRows(skip=True))[0].prompt_tokens.tolist() == [24]
+
+
+@pytest.mark.parametrize(
+    ("names", "flag"),
+    [
+        # Vidur; Frontier; servers of LLMServingSim; logs of gateways
+        (
+            "arrived_at,num_prefill_tokens,num_decode_tokens",
+            "arrival=arrived_at,input=num_prefill_tokens,output=num_decode_tokens",
+        ),
+        (
+            "arrived_at,num_prefill_tokens,num_decode_tokens,session_id,block_hash_ids",
+            "arrival=arrived_at,input=num_prefill_tokens,output=num_decode_tokens,session_id=session_id",
+        ),
+        (
+            "num_prefill_tokens,num_decode_tokens,pd_ratio",
+            "input=num_prefill_tokens,output=num_decode_tokens",
+        ),
+        (
+            "request_id,input_toks,output_toks,arrival_time,queued_ts,first_token_ts,last_token_ts",
+            "arrival=arrival_time,input=input_toks,output=output_toks",
+        ),
+        (
+            "id,endTime,startTime,totalTokens,completionTokens,promptTokens,sessionId",
+            "arrival=startTime,input=promptTokens,output=completionTokens,session_id=sessionId",
+        ),
+        (
+            "model,cached_input_tokens,input_tokens,output_tokens,latency_ms,request_timestamp_ms",
+            "arrival=request_timestamp_ms,input=input_tokens,output=output_tokens --time-unit ms",
+        ),
+        ("Prompt Tokens,Completion Tokens", "'input=Prompt Tokens,output=Completion Tokens'"),
+        ("user,ts,prompt_len,gen_len", "arrival=ts,input=prompt_len,output=gen_len"),
+    ],
+)
+def test_unknown_files_are_refused_with_the_flag_that_reads_them(
+    tmp_path: Path, names: str, flag: str
+) -> None:
+    row = dict.fromkeys(names.split(","), 7)
+    for path in (
+        write(tmp_path, "t.csv", f"{names}\n{','.join(map(str, row.values()))}\n"),
+        write(tmp_path, "l.jsonl", lines(row, row)),
+        write(tmp_path, "l.json", [row, row]),
+    ):
+        assert refused(path).endswith(f"name its columns: --columns {flag}")
+        columns = dict(pair.split("=") for pair in shlex.split(flag)[0].split(","))
+        assert read(path, columns=columns)[0].prompt_tokens[0] == 7
+
+
+def test_what_has_no_lengths_is_not_taken_for_them(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "t.csv", "time,request_count,response_bytes,total_tokens,output_tokens_per_s\n1,2,3,4,5\n"
+    )
+    assert "--columns arrival=time,input=NAME,output=NAME (no " in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "instead"),
+    [
+        (
+            "profile_export_aiperf.csv",
+            "Metric,avg,min,max,p1,std\nRequest Latency (ms),9,8,10,8,1\n",
+            "profile_export",
+        ),
+        (
+            "profile_export_genai_perf.csv",
+            "Metric,avg,min,max,p99\nRequest Latency (ms),9,8,10,9\n",
+            "profile_export",
+        ),
+        ("profile_export_aiperf.json", {"records": {}, "input_config": {}}, r"profile_export\.jsonl"),
+        (
+            "profile_export_genai_perf.json",
+            {"request_throughput": {}, "input_config": {}},
+            r"profile_export\.json ",
+        ),
+        ("m_summary.json", {"mean_input_tokens": 550, "num_concurrent_requests": 5}, "individual responses"),
+        ("k6.csv", "metric_name,timestamp,metric_value,check\nhttp_reqs,1,1.0,\n", "log of the server"),
+        ("locust_stats.csv", "Type,Name,Request Count,Requests/s\nPOST,/v1,9,1.0\n", "log of the server"),
+        ("otel.json", {"trace_id": "t", "spans": []}, "blis convert otel --spans FILE"),
+        ("otlp.json", {"resourceSpans": []}, "blis convert otel --spans FILE"),
+        ("trace.jsonl", lines({"text_input": "Why?", "output_length": 20}) * 2, "count the tokens"),
+        ("batch.jsonl", lines({"custom_id": "q", "method": "POST", "body": {}}) * 2, "count the tokens"),
+    ],
+)
+def test_files_without_requests_say_what_to_give_instead(
+    tmp_path: Path, name: str, content: Any, instead: str
+) -> None:
+    with pytest.raises(InputError, match=rf"it has no|they are converted.*{instead}"):
+        read(write(tmp_path, name, content))
+
+
+def test_formats_that_are_refused_are_not_recommended(tmp_path: Path) -> None:
+    for path in (write(tmp_path, "x.txt", "# figures\n"), write(tmp_path, "x.json", {"a": 1})):
+        message = refused(path)
+        assert "summary of" not in message
+        assert message.count("sweep summary") == 1
+        assert "OpenTelemetry" not in message
+
+
+def test_conversations_of_sharegpt_may_be_lines(tmp_path: Path) -> None:
+    def told(*texts: str) -> dict[str, Any]:
+        return {"conversations": [{"from": "human", "value": text} for text in texts]}
+
+    table, reading = read(
+        write(tmp_path, "s.jsonl", lines(told("abcdefgh", "abcd"), told("alone"), told("a", "b")))
+    )
+    assert (table.prompt_tokens.tolist(), table.output_tokens.tolist()) == ([2, 1], [1, 1])
+    assert not reading.has_times
+
+
+def test_groups_of_a_generated_mooncake_trace_have_no_effect(tmp_path: Path) -> None:
+    first = {"session_id": "a", "input_length": 1024, "output_length": 30, "hash_ids": [0, 1]}
+    then = {"session_id": "a", "input_length": 100, "output_length": 4, "hash_ids": [9], "delay": 1200.5}
+    path = write(tmp_path, "dataset.jsonl", lines({**first, "timestamp": 0.0, "group_id": 46}, then))
+    assert read(path)[0].prompt_tokens.tolist() == [1024, 1024 + 30 + 100]
+
+
+FIGURES = {"completed": 4, "request_throughput": 2.6, "total_input_tokens": 128, "max_concurrency": 2}
+SGLANG = {"backend": "sglang", "total_output_tokens_retokenized": 9}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fix"),
+    [
+        ("summary.json", [FIGURES, FIGURES], "--save-detailed"),
+        ("appended.jsonl", lines(FIGURES, FIGURES), "--save-detailed"),
+        ("sglang.jsonl", lines({**FIGURES, **SGLANG}) * 2, "--output-details"),
+    ],
+)
+def test_several_runs_without_requests_are_refused_before_one_is_asked_for(
+    tmp_path: Path, name: str, content: Any, fix: str
+) -> None:
+    with pytest.raises(InputError, match=f"only figures.*{fix}"):
+        read(write(tmp_path, name, content))
+
+
+def test_a_run_all_of_whose_requests_failed_says_so(tmp_path: Path) -> None:
+    run = {**FIGURES, "completed": 0, "failed": 3, "input_lens": [32, 31, 9], "output_lens": [0, 0, 0]}
+    assert "no requests in it: all 3 failed when recorded" in refused(write(tmp_path, "v.json", run))

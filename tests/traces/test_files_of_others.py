@@ -82,7 +82,9 @@ def test_bad_values_of_a_log_have_their_line_and_may_be_skipped(tmp_path: Path) 
 
 def test_columns_of_a_file_that_has_none_name_what_it_is(tmp_path: Path) -> None:
     path = write(tmp_path, "g.json", json.dumps({"benchmarks": []}, indent=1))
-    with pytest.raises(InputError, match=r"only tables and JSON lines have columns.*this is GuideLLM"):
+    with pytest.raises(
+        InputError, match=r"only tables, JSON lines and JSON lists have columns.*this is GuideLLM"
+    ):
         read(path, columns=LOG)
 
 

@@ -220,7 +220,7 @@ def test_a_file_of_unknown_format_gets_the_list_and_what_each_format_misses(tmp_
     with pytest.raises(InputError) as caught:
         read(write(tmp_path, "t.csv", "ts,prompt_len,gen\n1,2,3\n"))
     assert "CSV with ts, prompt_len, gen" in str(caught.value)
-    assert "--columns arrival=NAME" in str(caught.value)
+    assert "--columns arrival=ts,input=prompt_len,output=NAME (" in str(caught.value)
     assert "no BurstGPT trace: it has no Timestamp and no Request tokens" in str(caught.value)
     with pytest.raises(InputError) as caught:
         read(write(tmp_path, "t.json", {"hello": [1]}))

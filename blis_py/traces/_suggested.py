@@ -1,0 +1,70 @@
+"""Roles of columns guessed from their names: a `--columns` flag for the error about an unknown file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from shlex import quote
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_LENGTHS = {"token", "tokens", "tok", "toks", "length", "len", "lens"}
+_SIDES = {
+    "input": {"input", "prompt", "context", "prefill", "request", "isl"},
+    "output": {"output", "completion", "generated", "generation", "gen", "decode", "response", "osl"},
+}
+_OTHERS = {
+    "total",
+    "cached",
+    "cache",
+    "mean",
+    "avg",
+    "average",
+    "per",
+    "max",
+    "throughput",
+    "cost",
+    "price",
+    "bytes",
+    "chars",
+    "characters",
+    "text",
+}
+"""Words of columns that are no lengths of single requests in tokens."""
+_ARRIVALS = ({"arrival", "arrived", "arrives"}, {"start", "started", "sent", "created"}, {"timestamp"})
+_TIMES = {"time", "at", "ts", "timestamp", "date", "datetime", "s", "ms", "us", "ns"}
+_TIMES_ALONE = {("ts",), ("time",), ("date",), ("datetime",)}
+_NO_ARRIVALS = {"end", "ended", "finish", "finished", "first", "last", "completed", "response", "latency"}
+_CONVERSATIONS = ("session_id", "conversation_id", "chat_id")
+_UNITS = ("ms", "us", "ns")
+
+
+def suggested(names: Iterable[str]) -> tuple[str, bool]:
+    """The flag for these columns, with `NAME` for unknown ones; and whether both lengths are known."""
+    words = {name: tuple(word.lower() for word in _WORD.findall(name.split(".")[-1])) for name in names}
+    roles = {"arrival": _arrival(words), **{side: _length(words, side) for side in _SIDES}}
+    known = roles["input"] != "" and roles["output"] != ""
+    if known:
+        roles["session_id"] = next((name for name in words if "_".join(words[name]) in _CONVERSATIONS), "")
+    given = [f"{role}={name or 'NAME'}" for role, name in roles.items() if name or not known]
+    last = words.get(roles["arrival"], ())[-1:]
+    unit = "".join(f" --time-unit {unit}" for unit in last if unit in _UNITS)
+    return f"--columns {quote(','.join(given))}{unit}", known
+
+
+def _length(words: dict[str, tuple[str, ...]], side: str) -> str:
+    own, other = (_SIDES[each] for each in (side, "output" if side == "input" else "input"))
+    found = (
+        name
+        for name, of_name in words.items()
+        if own & set(of_name) and _LENGTHS & set(of_name) and not (other | _OTHERS) & set(of_name)
+    )
+    return next(found, "")
+
+
+def _arrival(words: dict[str, tuple[str, ...]]) -> str:
+    for arrivals in _ARRIVALS:
+        for name, of_name in words.items():
+            timed = len(of_name) == 1 or _TIMES & set(of_name)
+            if timed and arrivals & set(of_name) and not _NO_ARRIVALS & set(of_name):
+                return name
+    return next((name for name, of_name in words.items() if of_name in _TIMES_ALONE), "")
