@@ -208,11 +208,15 @@ def test_formats_that_are_refused_are_not_recommended(tmp_path: Path) -> None:
 
 
 def test_conversations_of_sharegpt_may_be_lines(tmp_path: Path) -> None:
-    def told(*texts: str) -> dict[str, Any]:
+    def conversation(*texts: str) -> dict[str, Any]:
         return {"conversations": [{"from": "human", "value": text} for text in texts]}
 
     table, reading = read(
-        write(tmp_path, "s.jsonl", lines(told("abcdefgh", "abcd"), told("alone"), told("a", "b")))
+        write(
+            tmp_path,
+            "s.jsonl",
+            lines(conversation("abcdefgh", "abcd"), conversation("alone"), conversation("a", "b")),
+        )
     )
     assert (table.prompt_tokens.tolist(), table.output_tokens.tolist()) == ([2, 1], [1, 1])
     assert not reading.has_times
@@ -237,7 +241,7 @@ SGLANG = {"backend": "sglang", "total_output_tokens_retokenized": 9}
         ("sglang.jsonl", lines({**FIGURES, **SGLANG}) * 2, "--output-details"),
     ],
 )
-def test_several_runs_without_requests_are_refused_before_one_is_asked_for(
+def test_several_runs_without_requests_are_refused_before_one_is_chosen(
     tmp_path: Path, name: str, content: Any, fix: str
 ) -> None:
     with pytest.raises(InputError, match=f"only figures.*{fix}"):
