@@ -11,7 +11,7 @@ Sources of the formats: github.com/ai-dynamo/dynamo, Apache-2.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,19 @@ def _plays_closed(reading: Reading) -> None:
 
 def read_conversations(path: Path, reading: Reading) -> RequestTable:
     """The requests of all conversations."""
+    return _conversations(path, reading, json_rows(path, reading))
+
+
+def read_conversation(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
+    """The requests of a file with one conversation."""
+    return _conversations(path, reading, [(1, str(path), document)])
+
+
+def _conversations(
+    path: Path, reading: Reading, rows: Iterable[tuple[int, str, dict[str, Any]]]
+) -> RequestTable:
     calls, begins = _Calls(path, reading), set()
-    for number, where, row in json_rows(path, reading):
+    for number, where, row in rows:
         try:
             begins.add(_add_conversation(row, where, number, calls, reading))
         except InputError as error:

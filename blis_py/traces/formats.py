@@ -135,6 +135,13 @@ FORMATS: dict[str, Format] = {
         "agentic:read_conversations",
         hash_ids=True,
     ),
+    "agentic-one": Format(
+        "Agentic conversation",
+        "json",
+        (("id", "block_size", "requests"),),
+        "agentic:read_conversation",
+        hash_ids=True,
+    ),
     "dynamo": Format(
         "Dynamo request trace",
         "jsonl",

@@ -18,12 +18,16 @@ from blis_py.traces.reading import Reading
 _STARTS = (("request_start_time",), ("start_time",), ("info", "timings", "request_start"))
 _INPUTS = (("prompt_tokens",), ("input_metrics", "total_tokens"), ("input_metrics", "text_tokens"))
 _OUTPUTS = (("output_tokens",), ("output_metrics", "total_tokens"), ("output_metrics", "text_tokens"))
-
-
 _ENDS = (("request_end_time",), ("end_time",), ("info", "timings", "request_end"))
 _CONVERSATIONS = (("conversation_id",), ("info", "conversation_id"))
 _TURNS = (("turn_index",), ("info", "turn_index"))
 _STRATEGIES = (("args", "strategy"), ("config", "strategy"), ("scheduler", "strategy"))
+
+
+def _conversation(request: Any) -> Any:
+    """Name of a request's conversation; agents of one conversation have one each."""
+    name, agent = any_of(request, _CONVERSATIONS), within(request, "info", "agent_id")
+    return f"{name}/{agent}" if name and agent else name
 
 
 def _note_strategy(benchmark: Any, reading: Reading) -> None:
@@ -66,7 +70,7 @@ def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable
             seconds(start),
             prompt,
             output,
-            conversation=any_of(request, _CONVERSATIONS),
+            conversation=_conversation(request),
             turn=any_of(request, _TURNS),
             answered_ns=seconds(any_of(request, _ENDS)),
         )

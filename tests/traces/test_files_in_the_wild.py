@@ -251,3 +251,32 @@ def test_several_runs_without_requests_are_refused_before_one_is_chosen(
 def test_a_run_all_of_whose_requests_failed_says_so(tmp_path: Path) -> None:
     run = {**FIGURES, "completed": 0, "failed": 3, "input_lens": [32, 31, 9], "output_lens": [0, 0, 0]}
     assert "no requests in it: all 3 failed when recorded" in refused(write(tmp_path, "v.json", run))
+
+
+def test_agents_of_a_conversation_of_guidellm_are_sessions(tmp_path: Path) -> None:
+    def request(agent: str | None, turn: int, start_s: float, end_s: float, prompt: int) -> dict[str, Any]:
+        info = {"conversation_id": "c", "turn_index": turn, "agent_id": agent}
+        times = {"request_start_time": 1_790_000_000 + start_s, "request_end_time": 1_790_000_000 + end_s}
+        return {"info": info, "prompt_tokens": prompt, "output_tokens": 50, **times}
+
+    main = request("main", 0, 0, 2, 1000), request("main", 2, 6, 7, 1200)
+    helpers = request("a", 1, 2.5, 5, 300), request("b", 1, 2.5, 4, 310)
+    document = {"benchmarks": [{"requests": {"successful": [*main, *helpers]}}]}
+    table, reading = read(write(tmp_path, "benchmarks.json", document))
+    assert table.session is not None
+    assert [table.session_names[number] for number in table.session] == ["c/main", "c/a", "c/b", "c/main"]
+    assert any("each prompt begins with the one before" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_conversation_of_agents_may_be_a_file(tmp_path: Path, indent: int | None) -> None:
+    def request(at_s: float, prompt: int, think_s: float) -> dict[str, Any]:
+        ids = list(range(prompt // 64))
+        return {"t": at_s, "type": "n", "in": prompt, "out": 20, "hash_ids": ids, "think_time": think_s}
+
+    requests = [request(0.0, 1000, 0.0), request(53.0, 2005, 46.0)]
+    conversation = {"id": "trace 1", "block_size": 64, "hash_id_scope": "local", "requests": requests}
+    table, _ = read(write(tmp_path, "trace_0001.json", json.dumps(conversation, indent=indent)))
+    assert table.prompt_tokens.tolist() == [1000, 2005]
+    assert table.think_ns is not None
+    assert table.think_ns.tolist() == [0, 46 * 10**9]
