@@ -69,15 +69,18 @@ def _recorded(engine: Engine, version: str, child: Child, flags: argparse.Namesp
             rng = Random(f"record/{flags.seed}/{variant.name}/{number}")
             scenario = variant.draw(rng, release_of(version))
             del scenario["requests"][_MOST_REQUESTS:]
-            found = _decision(engine, version, child, scenario)
-            if found is None or len(found.trace) > _MOST_STEPS:
-                continue
             config = engine.config(scenario, version)
+            own = ours.trace(scenario, config)
+            if isinstance(own, dict) or len(own) > _MOST_STEPS:
+                continue
             loop = config.async_scheduling
             known[loop] |= {*switched(config), *EVENTS}
-            new = shown(scenario, found.trace, config, done[loop])
-            new |= {name for name, happens in EVENTS.items() if happens(found.trace)} - done[loop]
-            if plain < flags.random and not new:
+            new = shown(scenario, own, config, done[loop])
+            new |= {name for name, happens in EVENTS.items() if happens(own)} - done[loop]
+            found = _decision(engine, version, child, scenario) if new or plain < flags.random else None
+            if found is None:
+                continue
+            if not new:
                 plain += 1
                 yield found
             for name in sorted(new):

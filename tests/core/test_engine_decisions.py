@@ -1,0 +1,85 @@
+"""Decisions of engines' own schedulers, as recorded, are ours under the preset of the release.
+
+`python -m benchmarks.engines.record` made the files, from the engines' wheels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.engines import ours
+from benchmarks.engines.compare import first_difference
+from benchmarks.engines.decisions import Decision, read
+from benchmarks.engines.registry import ENGINES
+from benchmarks.engines.switches import shown, switched
+
+FOLDER = Path(__file__).with_name("engine_decisions")
+RELEASES = [f"{engine.package}-{release}" for engine in ENGINES.values() for release in engine.recorded]
+NEEDS_AN_OUTCOME = {"blocks_await_outcome"}
+"""Without steps in flight every outcome is known."""
+NEEDS_AN_INTERVAL = {"prefill_interval_needs_ranks"}
+"""Decides what `prefill_schedule_interval` does, which these releases do not have."""
+NEEDS_RANKS = {"prefill_schedule_interval"}
+"""Without effect in these releases where no ranks step together."""
+RARE = {"preemption_skips_next"}
+"""Shown by few scenarios, none of which is recorded in every release."""
+NOT_SHOWN = {
+    ("vllm-0.15", False): NEEDS_AN_OUTCOME | NEEDS_AN_INTERVAL,
+    ("vllm-0.15", True): NEEDS_AN_INTERVAL,
+    ("vllm-0.24", False): NEEDS_AN_OUTCOME | NEEDS_RANKS,
+    ("vllm-0.24", True): NEEDS_RANKS,
+    ("vllm-0.29", False): NEEDS_AN_OUTCOME | NEEDS_RANKS,
+    ("vllm-0.29", True): NEEDS_RANKS,
+    ("vllm-0.33", False): NEEDS_AN_OUTCOME,
+}
+"""Rules that change nothing, by release and whether the loop is asynchronous."""
+
+
+@cache
+def recorded(release: str) -> list[Decision]:
+    return read(FOLDER / f"{release}.jsonl")
+
+
+def test_every_release_has_decisions_of_both_loops_in_little_space() -> None:
+    files = sorted(FOLDER.iterdir())
+    assert sorted(path.stem for path in files) == sorted(RELEASES)
+    assert sum(path.stat().st_size for path in files) < 300_000
+    for release in RELEASES:
+        assert {decision.scenario["async_scheduling"] for decision in recorded(release)} == {False, True}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_step_is_the_engines(release: str) -> None:
+    package, _, version = release.partition("-")
+    for scenario, trace in recorded(release):
+        own = ours.trace(scenario, ENGINES[package].config(scenario, version))
+        assert first_difference(trace, own) is None, scenario
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_without_a_rule_of_its_release_some_step_is_another(release: str, asynchronous: bool) -> None:
+    package, _, version = release.partition("-")
+    rules: set[str] = set()
+    seen: set[str] = set()
+    for scenario, trace in recorded(release):
+        if scenario["async_scheduling"] is asynchronous:
+            config = ENGINES[package].config(scenario, version)
+            rules |= switched(config).keys()
+            seen |= shown(scenario, trace, config)
+    assert len(rules) > 5
+    assert rules - seen - RARE == NOT_SHOWN.get((release, asynchronous), set())
+
+
+def test_preemption_caching_late_stops_and_repeated_admissions_are_among_the_steps() -> None:
+    for release in RELEASES:
+        for asynchronous in (False, True):
+            traces = [d.trace for d in recorded(release) if d.scenario["async_scheduling"] is asynchronous]
+            steps = [step for trace in traces for step in trace]
+            for key in ("preempted", "cached", "again", "finished"):
+                assert any(step.get(key) for step in steps), (release, asynchronous, key)
+            assert any(cached > 0 for step in steps for cached in step.get("cached", {}).values())
+            assert any(cached > 0 for step in steps for cached in step.get("again", {}).values())
