@@ -11,6 +11,7 @@ from blis_py.files.opening import read_text
 from blis_py.files.paths import expanded, is_file
 from blis_py.launch.fleet import fleet_of
 from blis_py.launch.manifests import servers_of_manifest
+from blis_py.launch.own_settings import OWN, own_settings
 from blis_py.launch.resolve import ResolvedServer, resolve
 from blis_py.launch.scripts import FilesBeside, LaunchedServers, ScriptContext, servers_of_script
 from blis_py.launch.server import LaunchedServer
@@ -72,22 +73,53 @@ def read_launch(
     """
     servers: list[LaunchedServer] = []
     notes: list[str] = []
+    own: dict[str, Any] = {}
     for source in sources:
-        found = _servers(source, dict(variables or {}))
+        found, settings = _servers(source, dict(variables or {}))
+        own |= settings
         servers += found.servers
         notes += found.notes
         if not found.servers:
             fix = "give a script, a line or a manifest that starts vLLM, SGLang or TensorRT-LLM"
             fix = "; ".join([*found.notes, fix])
             raise InputError("starts no server", key="--launch", value=source, fix=fix)
-    resolved = [each for each in (resolve(server, model=model) for server in servers) if each is not None]
-    if not resolved:
+    launch = _together(servers, notes, own, model)
+    if launch is None:
         raise InputError("starts no server of its own: all follow another", key="--launch", value=sources[0])
-    return _together(resolved, notes)
+    return launch
 
 
-def _together(servers: Sequence[ResolvedServer], notes: Sequence[str]) -> Launch:
-    settings = fleet_of(servers)
+def read_text_of(text: str, own: Mapping[str, Any]) -> Launch:
+    """The settings that the text of a launch file stands for.
+
+    Args:
+        own: further settings, by configuration key.
+
+    Raises:
+        InputError: as `read_launch`; no server.
+    """
+    context = ScriptContext("the file", {})
+    is_script = text.startswith("#!")
+    found = servers_of_script(text, context) if is_script else servers_of_manifest(text, context)
+    launch = _together(found.servers, found.notes, own, "")
+    if launch is None:
+        raise InputError("starts no server", file=context.name)
+    return launch
+
+
+def _together(
+    launched: Sequence[LaunchedServer], notes: Sequence[str], own: Mapping[str, Any], model: str
+) -> Launch | None:
+    """
+    Args:
+        own: settings that the file says itself, over those of its servers.
+    """
+    engine = str(own.get("engine", ""))
+    resolved = (resolve(server, model=model, engine=engine) for server in launched)
+    servers = [each for each in resolved if each is not None]
+    if not servers:
+        return None
+    settings = fleet_of(servers) | {key: (value, OWN) for key, value in own.items()}
     lists: dict[str, list[str]] = {"idle": [], "unmodelled": [], "unknown": []}
     for server in servers:
         for name, found in lists.items():
@@ -111,17 +143,18 @@ def _in_words(server: ResolvedServer) -> str:
     return f"{', '.join(parts)} ({server.server.where})"
 
 
-def _servers(source: str, variables: dict[str, str]) -> LaunchedServers:
-    """The servers of one file or text."""
+def _servers(source: str, variables: dict[str, str]) -> tuple[LaunchedServers, dict[str, Any]]:
+    """The servers of one file or text, and the settings that it says itself."""
     path = expanded(source, key="--launch")
     if not is_file(path):
         if len(source.split()) > 1:
-            return servers_of_script(source, ScriptContext("--launch", variables))
+            return servers_of_script(source, ScriptContext("--launch", variables)), {}
         raise InputError("no such file", key="--launch", value=source)
     text = read_text(path)
     if len(text) > _LONGEST:
         raise InputError(f"longer than {_LONGEST:,} letters", file=path, fix="is it the right file?")
     context = ScriptContext(path.name, variables, FilesBeside(path.parent))
+    own = own_settings(text, path.name)
     if path.suffix in _YAML:
-        return servers_of_manifest(text, context)
-    return servers_of_script(text, context)
+        return servers_of_manifest(text, context), own
+    return servers_of_script(text, context), own

@@ -49,11 +49,12 @@ class ResolvedServer:
         return {key: value for key, (value, _) in self.settings.items()}
 
 
-def resolve(server: LaunchedServer, *, model: str = "") -> ResolvedServer | None:
+def resolve(server: LaunchedServer, *, model: str = "", engine: str = "") -> ResolvedServer | None:
     """The settings of a server; None for one that only follows another, as the second node of one server.
 
     Args:
-        model: the model, where the user names it.
+        model: the model, where it is named otherwise.
+        engine: the preset, where it is named otherwise.
 
     Raises:
         InputError: a flag whose value is not known or not valid, or under which no result would hold.
@@ -69,8 +70,9 @@ def resolve(server: LaunchedServer, *, model: str = "") -> ResolvedServer | None
         ) from None
     if findings.parts.get("follower") or findings.parts.get("rank", "0") not in ("0", ""):
         return None
-    engine, note = preset_of(server.engine, server.image.release)
-    notes += note
+    if not engine:
+        engine, note = preset_of(server.engine, server.image.release)
+        notes += note
     settings: dict[str, tuple[Any, str]] = {"engine": (engine, server.where)}
     name = model or _model(findings, notes)
     shape = _shape(name)

@@ -25,6 +25,7 @@ def fill(folder: Path, plan: PlanResult, *, plots: bool = True) -> None:
         texts |= {
             "vllm.sh": serving.vllm_script(plan.best),
             "sglang.sh": serving.sglang_script(plan.best),
+            "trtllm.sh": serving.trtllm_script(plan.best),
             "llm-d-values.yaml": serving.llmd_values(plan.best),
         }
     for name, text in texts.items():

@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from blis_py.config.models import RunConfig
 from blis_py.files.profiles import listed_as, published_name
 from blis_py.files.yaml_files import dump_yaml
+from blis_py.launch.own_settings import lines_of, unsaid
+from blis_py.launch.reader import read_text_of
 from blis_py.planning.result import Candidate
+from blis_py.planning.trtllm_script import trtllm_lines
 
 _VLLM = {"fcfs": "fcfs", "priority-fcfs": "priority"}
 _SGLANG = {"fcfs": "fcfs", "lpm": "lpm", "dfs-weight": "dfs-weight"}
 _SIMULATED_ONLY = "is simulated, and not what would run"
 
 
-def published_model(name: str | None) -> str:
-    """The model's name on the hub; the name itself if it is not a bundled one."""
+def published_model(name: str | None, config: str | None = None) -> str:
+    """The model's name on the hub; the name itself if it is not a bundled one.
+
+    Args:
+        config: its configuration file, whose folder stands for a model without a name.
+    """
+    if not name and config:
+        return str(Path(config).parent)
     stem = listed_as("models", name or "")
     return published_name("models", stem) if stem else str(name)
 
 
+def _model(best: Candidate) -> str:
+    return published_model(best.config.model, best.config.model_config)
+
+
 def vllm_arguments(best: Candidate) -> list[str]:
     """Arguments of `vllm serve`, for one instance."""
-    settings, served = _scheduler(best), best.config.scheduler
+    settings, served, ranks = _scheduler(best), best.config.scheduler, best.config.attention_dp
     arguments = [
-        *("--tensor-parallel-size", str(best.config.tp)),
-        *("--max-num-seqs", str(settings["max_num_seqs"])),
-        *("--max-num-batched-tokens", str(settings["max_num_batched_tokens"])),
+        *("--tensor-parallel-size", str(max(best.config.tp // ranks, 1))),
+        *("--max-num-seqs", str(settings["max_num_seqs"] // ranks)),
+        *("--max-num-batched-tokens", str(settings["max_num_batched_tokens"] // ranks)),
         *("--block-size", str(settings["block_size"])),
         *("--gpu-memory-utilization", f"{served.gpu_memory_utilization:g}"),
     ]
+    if ranks > 1:
+        arguments += ["--data-parallel-size", str(ranks)]
+    if best.config.ep > 1:
+        arguments.append("--enable-expert-parallel")
+    if best.config.kv_cache_dtype != "auto":
+        arguments += ["--kv-cache-dtype", best.config.kv_cache_dtype]
     if served.max_model_len is not None:
         arguments += ["--max-model-len", str(served.max_model_len)]
     if served.num_kv_blocks is not None:
@@ -54,6 +76,12 @@ def sglang_arguments(best: Candidate) -> list[str]:
         *("--page-size", str(settings["block_size"])),
         *("--schedule-policy", _SGLANG.get(settings["scheduler"], "fcfs")),
     ]
+    if best.config.attention_dp > 1:
+        arguments += ["--dp", str(best.config.attention_dp), "--enable-dp-attention"]
+    if best.config.ep > 1:
+        arguments += ["--ep", str(best.config.ep)]
+    if best.config.kv_cache_dtype != "auto":
+        arguments += ["--kv-cache-dtype", best.config.kv_cache_dtype.replace("fp8_e4m3", "fp8")]
     if best.config.memory == "sglang":
         arguments += ["--mem-fraction-static", f"{served.gpu_memory_utilization:g}"]
     if settings["scheduler"] == "priority-fcfs":
@@ -69,18 +97,25 @@ def sglang_arguments(best: Candidate) -> list[str]:
 
 def vllm_script(best: Candidate) -> str:
     """A shell script that starts one vLLM instance."""
-    command = ["vllm", "serve", published_model(best.config.model), *vllm_arguments(best)]
-    return _script(best, command, _cannot_vllm(best))
+    command = ["vllm", "serve", _model(best), *vllm_arguments(best)]
+    return _completed(_script(best, ["exec " + shlex.join(command)], _cannot_vllm(best)), best, "vllm")
 
 
 def sglang_script(best: Candidate) -> str:
-    command = ["python", "-m", "sglang.launch_server", "--model-path", published_model(best.config.model)]
-    return _script(best, [*command, *sglang_arguments(best)], _cannot_sglang(best))
+    command = ["python", "-m", "sglang.launch_server", "--model-path", _model(best)]
+    line = "exec " + shlex.join([*command, *sglang_arguments(best)])
+    return _completed(_script(best, [line], _cannot_sglang(best)), best, "sglang")
+
+
+def trtllm_script(best: Candidate) -> str:
+    """A shell script that writes a file of options and starts one instance of TensorRT-LLM."""
+    lines = trtllm_lines(best.config, _model(best), _caches(_scheduler(best)))
+    return _completed(_script(best, lines, _cannot_trtllm(best)), best, "trtllm")
 
 
 def llmd_values(best: Candidate) -> str:
     """Values for the chart llm-d-modelservice."""
-    model = published_model(best.config.model)
+    model = _model(best)
     container = {
         "name": "vllm",
         "modelCommand": "vllmServe",
@@ -93,21 +128,42 @@ def llmd_values(best: Candidate) -> str:
         "decode": {
             "create": True,
             "replicas": best.instances,
-            "parallelism": {"tensor": best.config.tp},
+            "parallelism": {"tensor": max(best.config.tp // best.config.attention_dp, 1)},
             "containers": [container],
         },
         "prefill": {"create": False, "replicas": 0},
     }
     lines = [f"# {best}", "# Add image, secrets and gateway; the router is llm-d's own."]
-    return "\n".join([*lines, *(f"# {line}" for line in _cannot_vllm(best)), dump_yaml(values)])
+    text = "\n".join([*lines, *(f"# {line}" for line in _cannot_vllm(best)), dump_yaml(values)])
+    return _completed(text, best, "vllm")
 
 
-def _script(best: Candidate, command: list[str], cannot: list[str]) -> str:
+def engine_of(config: RunConfig) -> str:
+    """The engine that a configuration is of, by its accounting of memory: BLIS simulates vLLM."""
+    return "vllm" if config.memory == "blis" else config.memory
+
+
+def _completed(text: str, best: Candidate, engine: str) -> str:
+    """The file with the settings that its flags do not say, so that it is read back as what was simulated.
+
+    Files of another engine than the simulated one stay as they are.
+    """
+    config = replace(best.config, num_instances=best.instances)
+    if engine_of(config) != engine or config.all_pools:
+        return text
+    flags = read_text_of(text, {"engine": config.engine}).values
+    del flags["engine"]  # no flag names it, but the image, which is left to the reader
+    lines = lines_of(unsaid(config, flags))
+    begin, _, rest = text.partition("\n")
+    return "\n".join([begin, *lines, rest])
+
+
+def _script(best: Candidate, commands: list[str], cannot: list[str]) -> str:
     routed = best.config.routing.policy
     behind = f", {best.instances} of them behind a {routed} router" if best.instances > 1 else ""
     lines = ["#!/bin/sh", f"# One instance on {best.config.tp} × {best.config.gpu}{behind}."]
     lines += [f"# {line}" for line in cannot]
-    return "\n".join([*lines, "exec " + shlex.join(command), ""])
+    return "\n".join([*lines, *commands, ""])
 
 
 def _cannot_vllm(best: Candidate) -> list[str]:
@@ -132,6 +188,19 @@ def _cannot_sglang(best: Candidate) -> list[str]:
             "SGLang sizes its KV pool by --mem-fraction-static: compare the pool with the capacity simulated"
         )
     return lines + _cannot_any(settings)
+
+
+def _cannot_trtllm(best: Candidate) -> list[str]:
+    settings = _scheduler(best)
+    lines = []
+    if settings["scheduler"] != "fcfs":
+        lines.append(f"TensorRT-LLM has no policy {settings['scheduler']}: it {_SIMULATED_ONLY}")
+    if best.config.attention_dp not in (1, best.config.tp):
+        lines.append("TensorRT-LLM replicates attention on every GPU or on none: other numbers are simulated")
+    if best.config.memory != "trtllm":
+        lines.append("TensorRT-LLM's share is of the memory that is free after loading: compare the pools")
+    former = settings["batch_former"]
+    return lines + ([f"batches formed {former} {_SIMULATED_ONLY}"] if former != "in-flight" else [])
 
 
 def _cannot_any(settings: dict[str, Any]) -> list[str]:

@@ -290,7 +290,7 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "plan").iterdir()}
     assert names == {
         *("plan.json", "plan.txt", "config.yaml", "standings.csv", "plan.png", "plan.svg", "complete.json"),
-        *("vllm.sh", "sglang.sh", "llm-d-values.yaml"),
+        *("vllm.sh", "sglang.sh", "trtllm.sh", "llm-d-values.yaml"),
     }
     values = yaml.safe_load((tmp_path / "plan" / "llm-d-values.yaml").read_text())
     assert values["decode"]["replicas"] == found.best.instances

@@ -1,0 +1,131 @@
+"""Start scripts and manifests that a plan writes are read back as the configuration that was simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import blis_py as blis
+from blis_py.config.engine import load_engine, names
+from blis_py.config.loader import load_config
+from blis_py.launch.own_settings import lines_of, own_settings, server_settings
+from blis_py.launch.reader import read_launch
+from blis_py.planning import serving
+from blis_py.planning.job import JobOutcome
+
+RELEASES = {
+    "vllm": [f"0.{minor}" for minor in range(10, 34)],
+    "sglang": ["0.5.1", "0.5.6", "0.5.9", "0.5.14"],
+}
+RELEASES["trtllm"] = ["1.0", "1.1.0rc2", "1.2", "1.3"]
+
+
+def presets() -> list[str]:
+    """Every bundled preset, and every release that one of them describes."""
+    found = names()
+    for engine, releases in RELEASES.items():
+        for release in releases:
+            try:
+                load_engine(f"{engine}-{release}")
+            except ValueError:
+                continue
+            found.append(f"{engine}-{release}")
+    return sorted(set(found))
+
+
+def planned(**settings: Any) -> Any:
+    """A planned candidate with these settings."""
+    settings.setdefault("model", "llama-3.1-8b")
+    simulation = blis.build(num_requests=3, **settings)
+    config = simulation.config
+    best = SimpleNamespace(config=config, instances=config.num_instances)
+    best.outcome = JobOutcome(facts=simulation.schedulers())
+    return best
+
+
+def written(best: Any) -> dict[str, str]:
+    """The files for the engine that was simulated."""
+    engine = serving.engine_of(best.config)
+    texts = {
+        "vllm": {"vllm.sh": serving.vllm_script, "values.yaml": serving.llmd_values},
+        "sglang": {"sglang.sh": serving.sglang_script},
+        "trtllm": {"trtllm.sh": serving.trtllm_script},
+    }[engine]
+    return {name: text(best) for name, text in texts.items()}
+
+
+def read_back(text: str, name: str, folder: Path) -> Any:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    launch = read_launch([str(path)])
+    assert not launch.unknown
+    return load_config(overrides=launch.values)
+
+
+@pytest.mark.parametrize("engine", presets())
+def test_what_a_plan_writes_is_read_back_for_every_preset_and_release(engine: str, tmp_path: Path) -> None:
+    best = planned(engine=engine, tp=2, gpu="h200", num_instances=3, routing_policy="least-loaded")
+    files = written(best)
+    assert files
+    for name, text in files.items():
+        assert server_settings(read_back(text, name, tmp_path)) == server_settings(best.config), name
+
+
+VARIED: dict[str, dict[str, Any]] = {
+    "limits": {"max_num_seqs": 40, "max_num_batched_tokens": 3000, "max_model_len": 5000, "block_size": 32},
+    "pool": {"num_kv_blocks": 4000, "gpu_memory_utilization": 0.85},
+    "order": {"scheduler": "priority-fcfs", "prefix_cache": "none"},
+    "other order": {"scheduler": "sjf", "async_scheduling": False, "cuda_graphs": False},
+    "formats": {"kv_cache_dtype": "fp8", "cuda_graph_sizes": [1, 2, 4]},
+    "fleet": {"num_instances": 4, "admission_policy": "token-bucket", "frontend_ms": [1, 0, 0, 0]},
+    "experts": {"model": "qwen3-30b-a3b", "tp": 4, "attention_dp": 4, "ep": 4},
+    "half of it": {"model": "qwen3-30b-a3b", "tp": 4, "attention_dp": 2, "ep": 2, "max_num_seqs": 64},
+    "kernels": {"model": "gpt-oss-20b", "moe_backend": "triton"},
+}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "blis"])
+@pytest.mark.parametrize("name", VARIED)
+def test_what_a_plan_writes_is_read_back_whatever_is_set(engine: str, name: str, tmp_path: Path) -> None:
+    settings = dict(VARIED[name])
+    if engine == "blis" and "attention_dp" in settings:
+        settings |= {"attention_dp": 1, "ep": 1}  # which its latency model does not price
+    if engine == "blis":
+        for key in ("cuda_graphs", "cuda_graph_sizes", "moe_backend", "frontend_ms"):
+            settings.pop(key, None)
+    best = planned(engine=engine, **{"tp": 2, "gpu": "h200", **settings})
+    for file, text in written(best).items():
+        assert server_settings(read_back(text, file, tmp_path)) == server_settings(best.config), file
+
+
+def test_a_script_of_another_engine_than_the_simulated_one_does_not_say_that_it_was() -> None:
+    best = planned(engine="vllm")
+    assert "# blis:" in serving.vllm_script(best)
+    assert "# blis:" not in serving.sglang_script(best)
+    assert "# blis:" not in serving.trtllm_script(best)
+
+
+def test_real_flags_divide_the_limits_as_their_server_does() -> None:
+    wide = {"model": "qwen3-30b-a3b", "tp": 4, "attention_dp": 4, "ep": 4, "max_num_seqs": 64, "gpu": "h200"}
+    words = serving.vllm_script(planned(**wide))
+    assert "--tensor-parallel-size 1" in words
+    assert "--data-parallel-size 4 --enable-expert-parallel" in words
+    assert "--max-num-seqs 64" in words
+    best = planned(
+        engine="sglang", model="qwen3-30b-a3b", tp=4, attention_dp=4, ep=4, max_num_seqs=64, gpu="h200"
+    )
+    assert "--max-running-requests 256" in serving.sglang_script(best)
+
+
+def test_a_model_that_has_a_configuration_of_its_own_is_its_folder() -> None:
+    assert serving.published_model(None, "/models/mine/config.json") == "/models/mine"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"a": "1", "b": 1, "c": [1, 2], "d": None, "e": "x y", "f": True, "g": {"h": 0.5}}]
+)
+def test_lines_of_settings_are_read_back(settings: dict[str, Any]) -> None:
+    assert own_settings("\n".join(lines_of(settings)), "file") == settings
