@@ -246,18 +246,22 @@ FORMATS: dict[str, Format] = {
         instead="blis convert otel --spans FILE TARGET.csv",
     ),
     "sharegpt": Format(
-        "ShareGPT conversations", "json list", (("conversations",), ("conversation",)), "sharegpt:read"
+        "ShareGPT conversations",
+        "json list",
+        (("conversations",), ("conversation",), ("messages",)),
+        "sharegpt:read",
     ),
     "sharegpt-lines": Format(
         "ShareGPT conversations, one per line",
         "jsonl",
-        (("conversations",), ("conversation",)),
+        (("conversations",), ("conversation",), ("messages",)),
         "sharegpt:read_lines",
+        without=("output_length",),
     ),
     "prompts": Format(
         "prompts as texts",
         "jsonl",
-        (("text_input",), ("messages",), ("custom_id", "body")),
+        (("text_input",), ("messages", "output_length"), ("custom_id", "body")),
         "",
         without=("input_length",),
         problem="it has no lengths",

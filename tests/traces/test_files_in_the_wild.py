@@ -189,6 +189,11 @@ def test_what_has_no_lengths_is_not_taken_for_them(tmp_path: Path) -> None:
         ("otel.json", {"trace_id": "t", "spans": []}, "blis convert otel --spans FILE"),
         ("otlp.json", {"resourceSpans": []}, "blis convert otel --spans FILE"),
         ("trace.jsonl", lines({"text_input": "Why?", "output_length": 20}) * 2, "count the tokens"),
+        (
+            "mooncake.jsonl",
+            lines({"messages": [], "output_length": 20, "timestamp": 5}) * 2,
+            "count the tokens",
+        ),
         ("batch.jsonl", lines({"custom_id": "q", "method": "POST", "body": {}}) * 2, "count the tokens"),
     ],
 )
@@ -280,3 +285,43 @@ def test_a_conversation_of_agents_may_be_a_file(tmp_path: Path, indent: int | No
     assert table.prompt_tokens.tolist() == [1000, 2005]
     assert table.think_ns is not None
     assert table.think_ns.tolist() == [0, 46 * 10**9]
+
+
+def said(
+    *turns: tuple[str, str], keys: tuple[str, str, str] = ("conversations", "from", "value")
+) -> dict[str, Any]:
+    name, role, text = keys
+    return {name: [{role: by, text: words} for by, words in turns]}
+
+
+SYSTEM, QUESTION, ANSWER = ("system", "s" * 400), ("human", "q" * 40), ("gpt", "a" * 80)
+OPENAI = ("messages", "role", "content")
+
+
+@pytest.mark.parametrize(
+    ("entry", "prompt", "output", "longer"),
+    [
+        (said(QUESTION, ANSWER), 10, 20, False),
+        (said(SYSTEM, QUESTION, ANSWER), 110, 20, False),
+        (said(ANSWER, QUESTION, ("gpt", "b" * 4)), 10, 1, False),
+        (said(SYSTEM, QUESTION, ANSWER, QUESTION, ANSWER), 110, 20, True),
+        (said(SYSTEM, ("user", "q" * 40), ("assistant", "a" * 80), keys=OPENAI), 110, 20, False),
+    ],
+)
+def test_the_prompt_of_a_conversation_is_its_question_after_the_system_prompt(
+    tmp_path: Path, entry: dict[str, Any], prompt: int, output: int, longer: bool
+) -> None:
+    for path in (write(tmp_path, "s.json", [entry]), write(tmp_path, "s.jsonl", lines(entry, entry))):
+        table, reading = read(path)
+        assert (table.prompt_tokens[0], table.output_tokens[0]) == (prompt, output)
+        assert any("longer conversation" in note for note in reading.notes) == longer
+
+
+@pytest.mark.parametrize("turns", [[SYSTEM, QUESTION], [ANSWER, QUESTION], [SYSTEM, ANSWER], [QUESTION], []])
+def test_a_conversation_without_an_answered_question_is_left_out(
+    tmp_path: Path, turns: list[tuple[str, str]]
+) -> None:
+    path = write(tmp_path, "s.json", [said(QUESTION, ANSWER), said(*turns)])
+    table, reading = read(path)
+    assert len(table) == 1
+    assert "1 request was left out: a conversation without question and answer" in reading.notes
