@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.engines.engine import Engine
+from benchmarks.engines.sglang import SGLANG
 from benchmarks.engines.vllm import VLLM
 
-ENGINES: dict[str, Engine] = {VLLM.package: VLLM}
+ENGINES: dict[str, Engine] = {engine.package: engine for engine in (VLLM, SGLANG)}
 """By package."""

@@ -17,6 +17,7 @@ class Admitted(Protocol):
     loads: KVLoads | None
     kv: KVCache
     tick: int
+    resolved: int
 
     def settled_generated(self, request: Request) -> int:
         """Output tokens of a running request so far."""
@@ -91,7 +92,7 @@ class AdmissionRule:
         return False
 
     def forgets_departed(self) -> bool:
-        """Count requests that ended no longer as running; whether there were any."""
+        """Count requests that ended no longer as running; whether that lets the step be planned anew."""
         return False
 
     def left(self, request: Request) -> None:

@@ -123,7 +123,7 @@ class NewTokenRatio(AdmissionRule):
             return False
         self._gone.clear()
         self.full = False
-        return True
+        return self._instance.resolved == self._instance.tick  # else a step in flight comes first
 
     def may_change(self) -> bool:
         return not self.full or bool(self._gone)

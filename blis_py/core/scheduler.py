@@ -141,8 +141,10 @@ class Scheduler(StepProgress):
 
     def _rest(self) -> None:
         """Note that there is nothing to compute."""
-        if self._rule is not None and self.resolved == self.tick and not self.running:
-            self._rule.rested()
+        if self._rule is not None and not self.running:
+            self._rule.forgets_departed()
+            if self.resolved == self.tick:
+                self._rule.rested()
 
     # -- steps ahead -----------------------------------------------------------------------------
 

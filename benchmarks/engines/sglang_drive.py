@@ -1,0 +1,323 @@
+"""A scenario on SGLang's scheduler: one turn of its event loop is one iteration.
+
+Imported once the stand-ins are installed. A turn is that of `event_loop_overlap`, or of `event_loop_normal`:
+receive requests, plan the next batch, launch it, and process the result of the batch before it, or its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from array import array
+from typing import Any
+
+import torch
+
+from benchmarks.engines.scenario import (
+    EOS_TOKEN,
+    Arrivals,
+    RequestSpec,
+    Scenario,
+    StepTrace,
+    answer_limit,
+    answer_token,
+    token_ids,
+)
+from benchmarks.engines.sglang_parts import ARGUMENTS, PARALLEL, HiddenMode, NoDrafts, Section, Silent
+
+_VOCABULARY = 1 << 40
+_MOST_TOKENS = 16384
+"""`max_prefill_tokens`."""
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"sglang.srt.{name}")
+
+
+_batches, _policies, _scheduler, _results, _ratio = (
+    _module(f"managers.{name}")
+    for name in (
+        *("schedule_batch", "schedule_policy", "scheduler"),
+        *("scheduler_components.batch_result_processor", "scheduler_components.new_token_ratio_tracker"),
+    )
+)
+_paged, _tokens = (_module(f"mem_cache.allocator.{name}") for name in ("paged", "token"))
+_Parameters = _module("mem_cache.cache_init_params").CacheInitParams
+_Sampling = _module("sampling.sampling_params").SamplingParams
+_Scheduler: Any = _scheduler.Scheduler
+_FORESEES_ENDS = "_reqs_finishing_inflight" in vars(_scheduler.Scheduler)
+_RETURNS_PLANS = hasattr(_batches, "NextBatchPlan")
+_results.get_server_return_hidden_states_mode = lambda *args: HiddenMode.NULL
+
+
+class _Kernel:
+    """A kernel of Triton, launched with a grid in brackets."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._run
+
+
+def _extend(prefixes: Any, lengths: Any, last: Any, free: Any, out: Any, *rest: Any) -> None:
+    _paged.alloc_extend_naive(prefixes, lengths, last, free, out, rest[-1], "cpu")
+
+
+def _decode(lengths: Any, last: Any, free: Any, out: Any, _: Any, page: int) -> None:
+    pages = iter(free.tolist())
+    for index, length in enumerate(lengths.tolist()):
+        out[index] = next(pages) * page if length % page == 1 else last[index] + 1
+
+
+_paged.alloc_extend_kernel, _paged.alloc_decode_kernel = _Kernel(_extend), _Kernel(_decode)
+
+
+class _Rows:
+    """Rows of token indices, one for each request."""
+
+    def __init__(self, size: int, length: int) -> None:
+        self.size, self.device, self.max_context_len = size, "cpu", length
+        self.req_to_token = torch.zeros((size + 1, length), dtype=torch.int32)
+        self._free = list(range(1, size + 1))
+
+    def write(self, indices: Any, values: Any) -> None:
+        self.req_to_token[indices] = values.to(torch.int32)
+
+    def available_size(self) -> int:
+        return len(self._free)
+
+    def alloc(self, requests: list[Any]) -> list[int] | None:
+        new = [each for each in map(_kv_of, requests) if each.req_pool_idx is None]
+        if len(new) > len(self._free):
+            return None
+        for each in new:
+            each.req_pool_idx = self._free.pop(0)
+        return [_kv_of(each).req_pool_idx for each in requests]
+
+    def free(self, request: Any) -> None:
+        self._free.append(_kv_of(request).req_pool_idx)
+        _kv_of(request).req_pool_idx = None
+
+    def alloc_aux_to_lengths(self, **lengths: Any) -> None:
+        """No further pools."""
+
+
+def _kv_of(request: Any) -> Any:
+    return getattr(request, "kv", request)
+
+
+class Server(_Scheduler):  # type: ignore[misc]
+    """SGLang's scheduler without what surrounds it."""
+
+    hisparse_coordinator = decode_offload_manager = dllm_config = prefill_delayer = None
+    min_free_slots_delayer = dynamic_chunk_sizer = truncation_align_size = chunked_req = None
+    last_batch = cur_batch = _pending_chunked_abort_req = None
+    enable_fpm = enable_hisparse = enable_lora = enable_hicache_storage = enable_hierarchical_cache = False
+    enable_priority_preemption = enable_priority_scheduling = enable_lmcache = enable_overlap_mlx = False
+    is_hybrid_swa = require_mlp_sync = enable_dynamic_chunking = is_mixed_chunk = False
+    enable_unified_cache_external_linker = enable_unified_memory = False
+    max_prefill_bs = priority_scheduling_preemption_threshold = forward_ct = processed_tokens_counter = 0
+    prefill_decode_interval = _prefill_decode_interval_remaining = 0
+    is_generation, disaggregation_mode, max_prefill_tokens = True, "null", _MOST_TOKENS
+
+    def __init__(self, scenario: Scenario) -> None:
+        page, tokens = scenario["block_size"], scenario["num_kv_blocks"] * scenario["block_size"]
+        seqs = scenario["max_num_seqs"]
+        ARGUMENTS.page_size = self.page_size = page
+        ARGUMENTS.pp_max_micro_batch_size = PARALLEL.pp_max_micro_batch_size = seqs
+        self.server_args, self.max_running_requests = ARGUMENTS, seqs
+        self.chunked_prefill_size = scenario["max_num_batched_tokens"]
+        self.enable_overlap = scenario["async_scheduling"]
+        self.enable_skip_finishing_decode = self.enable_overlap and _FORESEES_ENDS
+        self.result_queue: list[Any] = []
+        self.waiting_queue: list[Any] = []
+        self.running_batch = _batches.ScheduleBatch(reqs=[], batch_is_full=False)
+        self.token_to_kv_pool_allocator = _allocator(tokens, page)
+        self.req_to_token_pool = _Rows(seqs, tokens + 8)
+        self.tree_cache = self._tree(scenario["enable_prefix_caching"])
+        self.model_config = Section(is_encoder_decoder=False, vocab_size=_VOCABULARY)
+        self.spec_algorithm = NoDrafts()
+        self.policy = _policies.SchedulePolicy("fcfs", self.tree_cache, False, False, False)
+        tracker = _ratio.NewTokenRatioTracker
+        from_config = getattr(tracker, "from_config", None)
+        self.new_token_ratio_tracker = from_config() if from_config else tracker.from_server_args(ARGUMENTS)
+        self.metrics_reporter = self.ipc_channels = self.load_publisher = Silent()
+        self.grammar_manager = Section(has_waiting_grammars=lambda: False)
+        self.dllm_manager = Section(any_staging_reqs=lambda: False)
+        self.dp_attn_adapter = Section(
+            maybe_prepare_mlp_sync_batch=lambda batch, need_sync=None: batch,
+            maybe_convert_decode_to_extend=lambda batch: batch,
+        )
+        self.ngram_embedding_manager = Section(prepare_for_forward=lambda batch, chunked_req=None: batch)
+        self.beam_coordinator = Section(pending_member_rows=lambda batch: 0)
+        self.load_inquirer = Section(_get_num_pending_tokens=lambda chunk_deduct=0: 0)
+        self.tp_worker = Section(model_runner=Section(attn_backend=object(), prefill_aware_swa=False))
+        self.batch_result_processor = self._processor()
+        self.retracted: list[str] = []
+
+    def _tree(self, caching: bool) -> Any:
+        parameters = _Parameters(
+            disable=not caching,
+            req_to_token_pool=self.req_to_token_pool,
+            token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
+            page_size=self.page_size,
+        )
+        if _RETURNS_PLANS:
+            full = _module("mem_cache.unified_cache.components").ComponentType.FULL
+            parameters.tree_components, parameters.tree_core_backend = (full,), "python"
+            return _module("mem_cache.unified_radix_cache").UnifiedRadixCache(parameters)
+        if not caching:
+            return _module("mem_cache.chunk_cache").ChunkCache(parameters)
+        return _module("mem_cache.radix_cache").RadixCache(parameters)
+
+    def _processor(self) -> Any:
+        kind = _results.SchedulerBatchResultProcessor
+        own = {
+            **{name: getattr(self, name, None) for name in kind.__dataclass_fields__},
+            "output_streamer": Silent(),
+            "logprob_result_processor": Silent(),
+        }
+        return kind(**{name: own[name] for name in kind.__dataclass_fields__})
+
+    def plan(self) -> Any:
+        """The batch of the next step, or None."""
+        if not _RETURNS_PLANS:
+            return self.get_next_batch_to_run()
+        plan = self.get_next_batch_to_run(self.running_batch, self.last_batch)
+        self.running_batch = plan.running_batch
+        return plan.batch_to_run
+
+    def get_prefill_adder_class(self) -> Any:
+        return _policies.PrefillAdder
+
+    def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
+        self.retracted.append(req.rid)
+        self.waiting_queue.append(req)
+
+    def _maybe_prepare_ngram_embedding(self, batch: Any) -> Any:
+        return batch
+
+    def publish_load_snapshot(self, force: bool = False) -> None:
+        """Not read; as those below."""
+
+    def _abort_on_waiting_timeout(self) -> None: ...
+
+    def _abort_on_running_timeout(self) -> None: ...
+
+    def _process_hicache_events(self) -> None: ...
+
+    def _maybe_clear_mm_inputs(self, batch: Any) -> None: ...
+
+    def maybe_send_health_check_signal(self) -> None: ...
+
+    def _record_step_counters(self, batch: Any, result: Any) -> None: ...
+
+    def blocks_in_use(self) -> int:
+        """Pages that hold KV of requests that have not ended."""
+        pool = self.token_to_kv_pool_allocator
+        return int(pool.size - pool.available_size() - self.tree_cache.evictable_size()) // self.page_size
+
+
+def _allocator(tokens: int, page: int) -> Any:
+    if page == 1:
+        return _tokens.TokenToKVPoolAllocator(tokens, torch.float16, "cpu", None, False)
+    return _paged.PagedTokenToKVPoolAllocator(tokens, page, torch.float16, "cpu", None, False)
+
+
+def run(scenario: Scenario) -> list[StepTrace]:
+    """The trace of a scenario."""
+    return _Run(scenario).steps()
+
+
+class _Run:
+    """One scenario on one server."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._server = Server(scenario)
+        self._arrivals = Arrivals(scenario)
+        self._specs = {spec["id"]: spec for spec in scenario["requests"]}
+        self._live: dict[str, Any] = {}
+        self._seen: set[str] = set()
+
+    def steps(self) -> list[StepTrace]:
+        steps: list[StepTrace] = []
+        server = self._server
+        while self._arrivals or self._live or self._in_flight():
+            if len(steps) >= self._scenario["max_steps"]:
+                break
+            for spec in self._arrivals.arriving(len(steps)):
+                self._receive(spec)
+            entry, batch = self._turn()
+            done = sorted(name for name, request in self._live.items() if request.finished())
+            entry["finished"] = {name: len(self._live.pop(name).output_ids) for name in done}
+            for name in done:
+                self._arrivals.ended(name, len(steps))
+            server.last_batch = batch
+            steps.append(entry)
+        return steps
+
+    def _receive(self, spec: RequestSpec) -> None:
+        limit = answer_limit(self._scenario, spec)
+        sampling = _Sampling(max_new_tokens=limit, ignore_eos=spec["output_tokens"] == limit)
+        sampling.normalize(None)
+        ids = array("q", token_ids(spec["prompt"]))
+        request = _batches.Req(
+            spec["id"], "", ids, sampling, eos_token_ids={EOS_TOKEN}, vocab_size=_VOCABULARY
+        )
+        request.tokenizer = None
+        self._live[spec["id"]] = request
+        self._server.waiting_queue.append(request)
+
+    def _turn(self) -> tuple[StepTrace, Any]:
+        server = self._server
+        server.retracted = []
+        waiting = {request.rid for request in server.waiting_queue}
+        batch = server.plan()
+        if not batch and not self._in_flight() and server.waiting_queue:
+            server.last_batch = None
+            batch = server.plan()  # after a turn with nothing in it, which takes no time
+        entry = StepTrace(tokens={}, preempted=sorted(server.retracted))
+        if batch:
+            entry["tokens"] = {each.rid: _tokens_of(batch, each) for each in batch.reqs}
+            for each in batch.reqs:
+                if each.rid in waiting and batch.forward_mode.is_extend():
+                    kind = "again" if each.rid in self._seen else "cached"
+                    entry.setdefault(kind, {})[each.rid] = _prefix_of(each)  # type: ignore[misc]
+                    self._seen.add(each.rid)
+        entry["blocks"] = server.blocks_in_use()
+        if batch:
+            server.result_queue.append(
+                (batch.copy() if server.enable_overlap else batch, self._result(batch))
+            )
+        if self._in_flight() if server.enable_overlap else batch:
+            server.process_batch_result(*server.result_queue.pop(0))
+        elif not batch and not server.waiting_queue and server.running_batch.is_empty():
+            server.new_token_ratio_tracker.reset()
+        return entry, batch
+
+    def _in_flight(self) -> bool:
+        return self._server.enable_overlap and bool(self._server.last_batch)
+
+    def _result(self, batch: Any) -> Any:
+        """The tokens that a model would have sampled."""
+        ids = []
+        for request in batch.reqs:
+            position = _committed_of(request) - len(request.origin_input_ids)
+            ids.append(answer_token(self._scenario, self._specs[request.rid], max(position, 0)))
+        tokens = torch.tensor(ids, dtype=torch.int64)
+        return Section(next_token_ids=tokens, get_num_generated_tokens=lambda count: count)
+
+
+def _committed_of(request: Any) -> int:
+    return int(_kv_of(request).kv_committed_len)
+
+
+def _tokens_of(batch: Any, request: Any) -> int:
+    if batch.forward_mode.is_decode():
+        return 1
+    return int(request.extend_len if hasattr(request, "extend_len") else request.extend_input_len)
+
+
+def _prefix_of(request: Any) -> int:
+    return int(request.prefix_len if hasattr(request, "prefix_len") else len(request.prefix_indices))
