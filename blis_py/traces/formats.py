@@ -78,6 +78,9 @@ class Format:
         return function(probe.path, reading)
 
 
+_INFERENCE_PERF_REQUESTS = (
+    "give per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)"
+)
 _AIPERF_REQUESTS = "give profile_export.jsonl (AIPerf) or profile_export.json (GenAI-Perf)"
 _RETOKENIZED = "total_output_tokens_retokenized"
 """A key that only SGLang writes."""
@@ -189,11 +192,18 @@ FORMATS: dict[str, Format] = {
         "inference-perf per-request report", "json list", (("start_time", "info"),), "inference_perf:read"
     ),
     "inference-perf-summary": Format(
-        "inference-perf summary of requests or of Prometheus",
+        "inference-perf summary of requests, sessions or Prometheus",
         "json",
-        (("load_summary", "successes", "failures"),),
+        (("load_summary", "successes"), ("num_sessions", "num_sessions_succeeded")),
         "",
-        instead="give per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)",
+        instead=_INFERENCE_PERF_REQUESTS,
+    ),
+    "inference-perf-sessions": Format(
+        "inference-perf per-session report",
+        "json list",
+        (("session_id", "num_events", "total_input_tokens"),),
+        "",
+        instead=_INFERENCE_PERF_REQUESTS,
     ),
     "vllm-sweep": Format(
         "vLLM bench sweep summary",

@@ -183,6 +183,21 @@ def test_what_has_no_lengths_is_not_taken_for_them(tmp_path: Path) -> None:
             {"request_throughput": {}, "input_config": {}},
             r"profile_export\.json ",
         ),
+        (
+            "stage_0_lifecycle_metrics.json",
+            {"load_summary": {}, "successes": {}},
+            "give per_request_lifecycle",
+        ),
+        (
+            "summary_session_lifecycle_metrics.json",
+            {"num_sessions": 2, "num_sessions_succeeded": 2},
+            "give per_request_lifecycle",
+        ),
+        (
+            "per_session_lifecycle_metrics.json",
+            [{"session_id": "a", "start_time": 1.5, "num_events": 3, "total_input_tokens": 9}],
+            "give per_request_lifecycle",
+        ),
         ("m_summary.json", {"mean_input_tokens": 550, "num_concurrent_requests": 5}, "individual responses"),
         ("k6.csv", "metric_name,timestamp,metric_value,check\nhttp_reqs,1,1.0,\n", "log of the server"),
         ("locust_stats.csv", "Type,Name,Request Count,Requests/s\nPOST,/v1,9,1.0\n", "log of the server"),
@@ -200,7 +215,7 @@ def test_what_has_no_lengths_is_not_taken_for_them(tmp_path: Path) -> None:
 def test_files_without_requests_say_what_to_give_instead(
     tmp_path: Path, name: str, content: Any, instead: str
 ) -> None:
-    with pytest.raises(InputError, match=rf"it has no|they are converted.*{instead}"):
+    with pytest.raises(InputError, match=rf"(it has no|they are converted).*{instead}"):
         read(write(tmp_path, name, content))
 
 
