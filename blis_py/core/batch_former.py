@@ -52,6 +52,7 @@ class BatchFormer:
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._keeps_ending = config.blocks_await_outcome
         self._ends_with_itself = config.self_preemption_ends_step
+        self._skips_next = config.preemption_skips_next
         self._block_size = config.block_size
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
         self.decode_tokens = config.max_num_batched_tokens
@@ -149,7 +150,8 @@ class BatchFormer:
                 for victim in victims:
                     v = order.index(victim)
                     del order[v]
-                    i -= v < i
+                    if v < i and (victim in granted or not self._skips_next):
+                        i -= 1
                     budget_tokens += granted.get(victim, 0)
                     if granted.pop(victim, 0):
                         self._claim(victim, tick)
@@ -282,13 +284,20 @@ class RunningFirst(BatchFormer):
         if self.cadence is not None and not self.held:
             if not step.preempted:
                 self.cadence.crowded = len(life.waiting) > 0
-            if any(request.num_tokens - request.computed > 1 for request, _ in prefills):
+            if any(self._counts_as_prompt(request, step) for request, _ in prefills):
                 self.cadence.computed_prompts(tick)
 
     def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
         if self.held and uncomputed > 1:
             return 0
         return min(uncomputed, min(self._chunk, budget_tokens))
+
+    def _counts_as_prompt(self, request: Request, step: Step) -> bool:
+        """Whether a request begins the interval anew: one that goes on with its prompt, or one admitted with
+        more than its last token to compute."""
+        if request in step.admitted:
+            return request.num_tokens - request.computed > 1
+        return not request.bursting
 
     def _longest_chunk(self, requests: int) -> int:
         """Longest chunk of a prompt while so many requests run or wait."""

@@ -250,6 +250,9 @@ class ReleaseRules(SchedulerSettings):
     self_preemption_ends_step: bool = setting(True)
     """With `preemption_policy: priority`: a running request that is preempted for its own blocks ends the
     scheduling of running requests (vLLM to 0.32); otherwise those behind it are scheduled."""
+    preemption_skips_next: bool = setting(False)
+    """With `preemption_policy: priority`: when a request that computes nothing in the step is preempted for
+    one behind it, the next in line is left out of the step (vLLM to 0.27)."""
     blocks_await_outcome: bool = setting(False)
     """With asynchronous scheduling: a request whose last step is in flight keeps its blocks and may be the
     one that is preempted, and a block filled by a token in flight cannot be found (vLLM); otherwise its

@@ -202,6 +202,7 @@ def test_rules_and_defaults_are_those_of_the_release(release: str, expected: tup
         found.max_num_batched_tokens,
     )
     assert rules == expected
+    assert found.preemption_skips_next is (release in ("vllm-0.15", "vllm-0.19.1", "vllm-0.23", "vllm-0.24"))
 
 
 def test_vllm_says_its_number() -> None:

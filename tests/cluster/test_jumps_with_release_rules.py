@@ -37,6 +37,7 @@ def config_of(rng: Random, ranks: int) -> SchedulerConfig:
         "reuse_unhashed_first": rng.random() < 0.7,
         "self_preemption_ends_step": rng.random() < 0.5,
         "blocks_await_outcome": rng.random() < 0.7,
+        "preemption_skips_next": rng.random() < 0.5,
     }
     return SchedulerConfig(**settings)
 

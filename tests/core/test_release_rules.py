@@ -177,12 +177,36 @@ def test_prompts_are_computed_in_every_third_step_beside_decodes() -> None:
     assert steps(two, 9, 2, 8, prefill_schedule_interval=3) == ["A6", "A1", "A1", "A1 B2", "A1"]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [(9, ["A8", "A1", "A1", "A1", "A1 B2", "A1"]), (8, ["A8", "A1", "A1", "A1 B2", "A1"])],
+)
+def test_the_last_token_of_a_prompt_begins_the_interval_anew(prompt: int, expected: list[str]) -> None:
+    """vLLM 0.33."""
+    two = {"A": Arrival(0, prompt, 5), "B": Arrival(2, 2, 1)}
+    assert steps(two, 9, 2, 8, prefill_schedule_interval=3) == expected
+
+
 def test_the_last_running_request_is_preempted_though_its_last_step_is_in_flight() -> None:
     """vLLM 0.15, asynchronous: B has no further step, keeps its blocks, and is the victim."""
     two = {"A": Arrival(0, 1, 3), "B": Arrival(0, 6, 1)}
     settings = {"async_scheduling": True, "prefix_cache": "none"}
     assert steps(two, 4, 2, 4, **settings) == ["A1 B3", "A1 B3", "A1"]
     assert steps(two, 4, 2, 4, **settings, blocks_await_outcome=True) == ["A1 B3", "A1 B3", "A1 -B"]
+
+
+@pytest.mark.parametrize(
+    ("skips", "step"), [(True, "B1 -A"), (False, "B1 C1 -A")], ids=["vLLM 0.24", "vLLM 0.28"]
+)
+def test_a_victim_that_computes_nothing_may_hide_the_next_in_line(skips: bool, step: str) -> None:
+    """Asynchronous: A, whose last step is in flight, is preempted for B; C is behind B."""
+    arrivals = {"A": Arrival(0, 1, 4, 2), "B": Arrival(2, 3, 4, 0), "C": Arrival(3, 5, 2, 0)}
+    found = steps(
+        arrivals, 4, 4, 12, preemption_policy="priority", scheduler="priority-fcfs",
+        prefix_cache="none", scheduler_reserve_full_isl=True, async_scheduling=True,
+        blocks_await_outcome=True, preemption_skips_next=skips,
+    )  # fmt: skip
+    assert found == ["A1", "A1", "A1 B3", "A1 B1 C5", step, *(["B1 C1"] if skips else ["B1"])]
 
 
 def test_a_request_that_preempts_itself_meanwhile_waits_for_the_outcome_in_flight() -> None:
