@@ -102,6 +102,7 @@ soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/soak/soak.py $(SOAK)
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/soak/engine_decisions.py $(DECISIONS)
 	$(BIN)/python tests/soak/random_fleets.py
+	$(BIN)/python tests/soak/price_orders.py $(ORDERS)
 	$(BIN)/python tests/soak/processors.py $(PROCESSORS)
 
 # 3,000 outputs of the engine under random settings, beside each request alone; SOAK='--outputs 500 --seed 7' for others.

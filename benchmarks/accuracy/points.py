@@ -24,6 +24,7 @@ from blis_py.api import Simulation, build
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.hardware.gpu import load_gpu
+from blis_py.latency.base import unbounded
 from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.operator_work import peak_flops
 from blis_py.latency.operators import Operators
@@ -383,8 +384,9 @@ class Point:
 
 def under_terms(run: Simulation, terms: EngineTerms) -> Simulation:
     """A run with other terms of its engine."""
-    assert isinstance(run.latency, Operators)
-    latency = run.latency.with_terms(terms)
+    own = unbounded(run.latency)
+    assert isinstance(own, Operators)
+    latency = own.with_terms(terms)
     latency.frontend = frontend_of(run.config.frontend_ms or ()).plus(latency.frontend)
     return run.with_pool(latency=latency)
 

@@ -20,7 +20,7 @@ from points import NotExpressed, Point, figures_ms, under_terms
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.layout import Layout
-from blis_py.latency.base import LatencyModel
+from blis_py.latency.base import LatencyModel, unbounded
 from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of, terms_of
 from blis_py.latency.learned import kind_of as kind_of_trained
 from blis_py.latency.operators import Operators
@@ -117,7 +117,7 @@ def predict(point: Point) -> Prediction:
     except (NotExpressed, InputError) as error:
         return {"refused": reason_of(error)}
     found["learned"] = _learned(point, run.latency)
-    terms = _without(point) if isinstance(run.latency, Operators) else None
+    terms = _without(point) if isinstance(unbounded(run.latency), Operators) else None
     if terms is not None and int(_hash(_run_of(point)), 16) % _EVERY == 0:
         found["without"] = _rounded(figures_ms(under_terms(run, terms), ["ttft.mean", "tpot.mean"]))
     return found
@@ -148,6 +148,7 @@ def _terms_without() -> dict[str, dict[str, dict[str, float]]]:
 def _learned(point: Point, latency: LatencyModel) -> bool:
     """Whether its kind of model, format, GPU and division were learned on together."""
     shape, gpu = point.shape(), load_gpu(point.gpu)
+    latency = unbounded(latency)
     if not isinstance(latency, Operators):
         learned = bundled_training().learned.tp
         return point.gpus in learned.get(kind_of_trained(shape), {}).get(gpu.name, ())

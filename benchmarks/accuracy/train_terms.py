@@ -51,7 +51,8 @@ from blis_py.api import Simulation  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
 from blis_py.hardware.gpu import load_gpu  # noqa: E402
 from blis_py.hardware.layout import Layout  # noqa: E402
-from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of  # noqa: E402
+from blis_py.latency.base import unbounded  # noqa: E402
+from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of, server_of  # noqa: E402
 from blis_py.latency.operators import Operators  # noqa: E402
 from blis_py.setup.step_times import server_terms  # noqa: E402
 
@@ -194,7 +195,7 @@ def _case(point: Point, number: int) -> Case | None:
             return None
     except (NotExpressed, InputError):
         return None
-    run = run if isinstance(run.latency, Operators) else by_operators(point, run)
+    run = run if isinstance(unbounded(run.latency), Operators) else by_operators(point, run)
     return Case(point, run, number)
 
 
@@ -380,6 +381,7 @@ def _shown(name: str, fit: Fit, of: Sequence[Case]) -> dict[str, Any]:
     return {
         "groups": _plain(values[at]),
         "learned_on": sorted({_combination(case.point) for case in of}),
+        "measured": sorted({_server(case.point) for case in of}),
         "families": families,
         "without": {each: _plain(fit.without(each)[at]) for each in families if len(families) > 1},
     }
@@ -393,7 +395,9 @@ def write(known: dict[str, Any]) -> None:
         if not found["without"] and sister and _sister(name) != name:
             without[name] = {found["families"][0]: sister["groups"]}
     parts = ("groups", "learned_on")
-    _write(OUT, {part: {name: found[part] for name, found in known.items()} for part in parts})
+    top: dict[str, Any] = {part: {name: found[part] for name, found in known.items()} for part in parts}
+    measured = sorted({server for found in known.values() for server in found["measured"]})
+    _write(OUT, {**top, "measured": measured})
     _write(WITHOUT, {"without": without})
 
 
@@ -418,6 +422,11 @@ class _Plain(yaml.SafeDumper):
 
     def ignore_aliases(self, data: object) -> bool:
         return True
+
+
+def _server(point: Point) -> str:
+    layout = Layout(point.gpus, point.attention_dp, point.ep)
+    return server_of(point.engine, load_gpu(point.gpu), point.shape(), layout)
 
 
 def _combination(point: Point) -> str:

@@ -52,37 +52,11 @@ def _trained(
     graphs: GraphSizes | None = None,
     load: ExpertLoad | None = None,
 ) -> LatencyModel:
+    from blis_py.latency.served import Served, bounded_price
+
     layout = layout or Layout(tp)
-    set_experts = load is not None or moe_backend not in _OWN_EXPERTS
-    if _needs_operators(shape, gpu, layout, kernels) or (set_experts and shape.moe_layers):
-        from blis_py.latency import operator_list, operators
-
-        options = operator_list.KernelOptions(moe_backend, fused_norms, graphs, load)
-        return operators.Operators(shape, gpu, layout, kernels, server=server, options=options)
-    from blis_py.latency.trained import Trained
-
-    return Trained(shape, gpu, tp, server=server)
-
-
-_OWN_EXPERTS = ("auto", "triton")
-"""Kernels of experts in 16 bits that vLLM runs on the GPUs that the formula of `trained` was learned on."""
-
-
-def _needs_operators(shape: ModelShape, gpu: GpuSpec, layout: Layout, kernels: str) -> bool:
-    """Whether `trained` prices operator by operator: everything except plain models without windows under
-    vLLM, on whose kernels and servers its formula was learned. These are dense models in 16 bits, and in 8
-    before Blackwell, where servers are closer to operators, and experts in 16 bits on the GPUs that they were
-    measured on: the terms of operators were learned on servers of other formats of experts."""
-    from blis_py.latency import surfaces, trained
-
-    if not shape.is_plain or shape.windowed_layers or kernels != "vllm" or layout != Layout(layout.gpus):
-        return True
-    if shape.moe_layers:
-        return not trained.learned_experts(shape, gpu)
-    if shape.weights.dense >= 2 or shape.weights.arithmetic == "int8":
-        return False
-    eight_bits = shape.weights.arithmetic == "fp8"
-    return not eight_bits or (gpu.fp4_flops > 0 and surfaces.surface_file(gpu.name, kernels).is_file())
+    served = Served(shape, gpu, layout, kernels, moe_backend, fused_norms, graphs, load)
+    return bounded_price(served).model(server)
 
 
 def _kernel_tables(

@@ -110,6 +110,12 @@ class LatencyModel(Protocol):
         ...
 
 
+def unbounded(model: LatencyModel) -> LatencyModel:
+    """The model without the bounds of others (`bounded`), if it has any."""
+    own: LatencyModel = getattr(model, "own", model)
+    return own
+
+
 def overlapped(model: LatencyModel) -> LatencyModel:
     """The model for steps that are planned and launched while the one before them runs.
 

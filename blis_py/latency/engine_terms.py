@@ -77,6 +77,19 @@ def _format_of(shape: ModelShape) -> str:
     return {"fp8": "FP8", "int8": "INT8"}.get(arithmetic, "INT4" if size < 1 else "INT8 weights")
 
 
+def measured_servers(engine: str, gpu: GpuSpec, shape: ModelShape, layout: Layout) -> bool:
+    """Whether servers with a model of these sizes in this format on this GPU were learned on."""
+    return server_of(engine, gpu, shape, layout) in _file()["measured"]
+
+
+def server_of(engine: str, gpu: GpuSpec, shape: ModelShape, layout: Layout) -> str:
+    """A model on a GPU under an engine, of whatever name and number of GPUs."""
+    kind = "DP EP" if layout.attention_dp > 1 else "EP" if layout.ep > 1 else "TP"
+    scales = " with block scales" if shape.weights.block_scales else ""
+    sizes = f"{shape.layers} layers of {shape.hidden:,} by {shape.moe_intermediate or shape.intermediate:,}"
+    return f"{engine}, {kind_of(shape)}{scales} on {gpu.name} {kind}, {sizes}"
+
+
 def terms_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> EngineTerms:
     """The terms of an engine on a GPU of this generation, for models of this kind, or the nearest learned."""
     top = _file()
@@ -103,7 +116,7 @@ def _nearest(engine: str, gpu: GpuSpec, shape: ModelShape) -> Iterator[str]:
 @cache
 def _file() -> dict[str, Any]:
     path = bundled.root("profiles") / "operators" / "terms.yaml"
-    top = {"groups": {}, "learned_on": {}, **load_mapping(path)}
+    top = {"groups": {}, "learned_on": {}, "measured": (), **load_mapping(path)}
     known = {field.name for field in fields(EngineTerms)}
     for name, values in top["groups"].items():
         for key in values:

@@ -112,31 +112,48 @@ class Outside:
 
 @dataclass(slots=True)
 class LargestBatch:
-    """The largest batch that was priced, beside that which a fitted gap per sequence had seen."""
+    """The largest batches that were priced, beside that which a fitted gap per sequence had seen and that of
+    the largest CUDA graph."""
 
     most: int
     """0 = no such gap, or no limit of it."""
     prices: tuple[dict[Any, Any], ...] = ()
     """Kept by batch, and not priced again: forgotten with the largest one."""
+    graph: int = 0
+    launch_ns: float = 0.0
+    """Least time of a decode step without a graph."""
     largest: int = 0
+    eager: int = 0
+    """Largest decode step without a graph; 0 = all have one."""
 
     def record(self, seqs: int) -> None:
         if seqs > self.largest:
             self.largest = seqs
 
+    def record_eager(self, seqs: int) -> None:
+        if seqs > self.eager:
+            self.eager = seqs
+
     def clear(self) -> None:
-        """Reset the counter."""
-        self.largest = 0
+        """Reset the counters."""
+        self.largest = self.eager = 0
         for each in self.prices:
             each.clear()
 
     def notes(self) -> list[str]:
-        if not self.most or self.largest <= self.most:
-            return []
-        return [
-            f"steps of up to {self.largest:,} sequences: the fitted gap per sequence was seen up to "
-            f"{self.most:,} and does not grow beyond"
-        ]
+        notes = []
+        if self.most and self.largest > self.most:
+            notes.append(
+                f"steps of up to {self.largest:,} sequences: the fitted gap per sequence was seen up to "
+                f"{self.most:,} and does not grow beyond"
+            )
+        if self.eager:
+            notes.append(
+                f"decode steps of up to {self.eager:,} sequences run without a CUDA graph (the largest "
+                f"holds {self.graph:,}): each takes at least {self.launch_ns / 1e6:.3g} ms of launches "
+                "(latency.cuda_graph_max_size)"
+            )
+        return notes
 
 
 def domain_notes(latency: LatencyModel) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ class OperatorList:
         self._learned = learned
         self._heads = shape.heads / layout.attention_tp
         self._kv_heads = kv_heads_per_rank(shape, layout.attention_tp)
-        self._kv_form = "fp8" if shape.kv_dtype_bytes == 1 else "bfloat16"
+        self._kv_forms = ("fp8", "bfloat16") if shape.kv_dtype_bytes == 1 else ("bfloat16",)
 
     # --- what depends on the number of tokens ------------------------------------------------------
 
@@ -171,37 +171,45 @@ class OperatorList:
         return (shape.cached_layers - shape.windowed_layers, 0), (shape.windowed_layers, shape.sliding_window)
 
     def _context(self, prompts: float, chunk: Array, past: Array, window: int) -> Array:
+        """With a KV cache in 8 bits no longer than in 16."""
+        ns = [self._context_of(form, prompts, chunk, past, window) for form in self._kv_forms]
+        return np.minimum(ns[0], ns[-1])
+
+    def _decode(self, seqs: Array, context: Array, window: int) -> Array:
+        """The same."""
+        ns = [self._decode_of(form, np.maximum(seqs, 1.0), context, window) for form in self._kv_forms]
+        return np.minimum(ns[0], ns[-1])
+
+    def _context_of(self, kv_form: str, prompts: float, chunk: Array, past: Array, window: int) -> Array:
         shape, heads, kv_heads = self._shape, self._heads, self._kv_heads
         length = np.maximum(chunk, 1.0)
         if shape.latent is not None:
-            names = [f"mla_context/{form}" for form in (self._kv_form, "bfloat16", "fp8")]
+            names = [f"mla_context/{form}" for form in (kv_form, "bfloat16", "fp8")]
             ns = self._ns(names, lambda gpu: work.mla_context(gpu, prompts, length, past, heads))
             expanded = heads * (shape.latent.nope_dim + shape.latent.value_dim)
             rows = prompts * (length + past)
             return ns + self._gemm(self._input_form, rows, expanded, shape.latent.kv_rank)
-        names = self._attention_names("context", window)
         return self._ns(
-            names,
+            self._attention_names("context", kv_form, window),
             lambda gpu: work.context(gpu, prompts, length, past, heads, kv_heads, shape.head_dim, window),
         )
 
-    def _decode(self, seqs: Array, context: Array, window: int) -> Array:
-        shape, form, heads, kv_heads = self._shape, self._kv_form, self._heads, self._kv_heads
-        seqs = np.maximum(seqs, 1.0)
+    def _decode_of(self, kv_form: str, seqs: Array, context: Array, window: int) -> Array:
+        shape, heads, kv_heads = self._shape, self._heads, self._kv_heads
         if shape.latent is not None:
-            names = [f"mla_decode/{other}" for other in (form, "bfloat16", "fp8")]
-            ns = self._ns(names, lambda gpu: work.mla_decode(gpu, form, seqs, context, heads))
+            names = [f"mla_decode/{other}" for other in (kv_form, "bfloat16", "fp8")]
+            ns = self._ns(names, lambda gpu: work.mla_decode(gpu, kv_form, seqs, context, heads))
             absorbs = ["absorb/bfloat16", "absorb/fp8"]
             return ns + 2.0 * self._ns(absorbs, lambda gpu: work.absorb(gpu, seqs, heads))
         return self._ns(
-            self._attention_names("decode", window),
-            lambda gpu: work.decode(gpu, form, seqs, context, heads, kv_heads, shape.head_dim, window),
+            self._attention_names("decode", kv_form, window),
+            lambda gpu: work.decode(gpu, kv_form, seqs, context, heads, kv_heads, shape.head_dim, window),
         )
 
-    def _attention_names(self, phase: str, window: int) -> list[str]:
+    def _attention_names(self, phase: str, kv_form: str, window: int) -> list[str]:
         """Nearest measured head dimension, with or without a window."""
         dims = sorted((64, 128, 256), key=lambda dim: abs(np.log2(dim / self._shape.head_dim)))
-        forms = (self._kv_form, "bfloat16")
+        forms = (kv_form, "bfloat16")
         windows = (128, 0) if window else (0,)
         return [f"{phase}/{form}/{dim}/{w}" for dim in dims for w in windows for form in forms]
 
@@ -219,6 +227,14 @@ class OperatorList:
         if self._expert_form == _HOPPER_MXFP4:
             return "triton"
         return "cutlass" if self._layout.attention_dp > 1 else "trtllm"
+
+    @property
+    def has_own_experts(self) -> bool:
+        """Whether the kernel of experts that is set was measured in this format, or dispatches tokens."""
+        if self._kernel == "marlin":
+            return self._expert_form in work.MARLIN_FORMS and self._has_here(f"marlin/{self._routing}")
+        named = f"experts/{self._priced_form}@{self._kernel}/{self._routing}"
+        return self.dispatches or self._has_here(named)
 
     @property
     def prices_prompts_apart(self) -> bool:
@@ -286,9 +302,17 @@ class OperatorList:
         return ns
 
     def _experts(self, tokens: Array, prompts: bool) -> Array:
+        """A part of an expert takes no longer than a larger part, of which another kernel was measured."""
+        width, whole = self._shape.moe_intermediate / self._layout.expert_tp, self._shape.moe_intermediate
+        ns = self._experts_of(width, tokens, prompts)
+        while (width := 2 * width) <= whole:
+            ns = np.minimum(ns, self._experts_of(width, tokens, prompts))
+        return ns
+
+    def _experts_of(self, width: float, tokens: Array, prompts: bool) -> Array:
+        """Experts of which a rank has so much of the width."""
         shape, layout = self._shape, self._layout
         form = self._expert_form
-        width = shape.moe_intermediate / layout.expert_tp
         local = layout.experts_per_group(shape)
         sizes = sizes_of(shape.hidden, width, local, shape.experts, shape.experts_per_token)
         named = f"experts/{self._priced_form}@{self._of_mode(prompts)}/{self._routing}"

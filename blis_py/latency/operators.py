@@ -52,6 +52,7 @@ _RELATED = {True: "b200", False: "h100"}
 _SERVERS = {True: "b200", False: "h200"}
 """GPU of most servers that the terms were learned on; hosts of others launch as much faster or slower as was
 measured."""
+_NO_LIMIT = 1 << 62
 _FEW_STEPS = 8
 """Runs up to this length are priced step by step, longer ones in numpy."""
 _TOKENS = np.unique(np.concatenate([np.arange(1, 17), np.round(2 ** np.arange(4, 20, 0.25))])).astype(float)
@@ -93,7 +94,6 @@ class Operators:
         self._graph_tokens = _PIECEWISE_TOKENS.get(engine, 0)
         self._terms = terms or terms_of(engine, gpu, shape)
         self._server = server or ServerTerms()
-        self.outside = LargestBatch(self._server.most_seqs)
         text = (
             f"{engine} on {gpu.name}" if known else f"{engine} on {learned[0].gpu}, datasheet of {gpu.name}"
         )
@@ -112,6 +112,10 @@ class Operators:
         if self._graphs is not None and self._graph_tokens:
             self._graph_tokens = max(self._graphs.sizes, default=0)
         self._list = operators = OperatorList(shape, gpu, layout, learned, options)
+        self._largest_graph = max(self._graphs.sizes if self._graphs else (), default=_NO_LIMIT)
+        self.outside = LargestBatch(
+            self._server.most_seqs, graph=self._largest_graph, launch_ns=self._launch_ns * self._server.scale
+        )
         blocks = shape.weights.block_scales and not operators.dispatches
         self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
         self._rank = _by_tokens(operators.of_attention(_TOKENS))
@@ -145,6 +149,11 @@ class Operators:
         """The same model for another server."""
         options, terms = self._options
         return Operators(*self._made_of, server=server, options=options, terms=terms)
+
+    @property
+    def has_own_experts(self) -> bool:
+        """Whether the kernel of experts that is set has prices of its own."""
+        return self._list.has_own_experts
 
     # --- parts -------------------------------------------------------------------------------------
 
@@ -270,6 +279,8 @@ class Operators:
         if ranks := _ranks_of(f):
             seqs = most_seqs(ranks)
         self.outside.record(seqs)
+        if seqs > self._largest_graph and not f.prefill_seqs and self._launch_ns:
+            self.outside.record_eager(seqs)
         return int(server.gap_ns + server.gap_seq_ns * seqs - server.beyond_ns(seqs) + 0.5)
 
     def _gpu_ns(self, f: StepFeatures) -> int:

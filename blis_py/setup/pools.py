@@ -16,7 +16,7 @@ from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.hardware.capacity import rank_block_bytes
-from blis_py.latency.base import LatencyModel
+from blis_py.latency.base import LatencyModel, unbounded
 from blis_py.latency.datasheet_bound import bound_notes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
@@ -94,7 +94,7 @@ class PoolSetup:
         latency, host_notes = step_times(served, demand.table, scheduler, not demand.kinds)
         check_delays(latency, demand.table, max_model_len)
         host_notes = (*host_notes, *_of_release(config), *_of_compiling(config, demand))
-        by_operators = hasattr(latency, "learned_on")
+        by_operators = hasattr(unbounded(latency), "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
         hardware_notes = (*served.sequence_notes(), *shape_notes, *link_notes(served.gpu, config.tp))
         hardware_notes += _faster_than_hardware(served, latency, scheduler, demand)

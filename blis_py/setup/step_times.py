@@ -14,7 +14,7 @@ from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
-from blis_py.latency.base import FrontendDelays, LatencyModel
+from blis_py.latency.base import FrontendDelays, LatencyModel, unbounded
 from blis_py.latency.graph_sizes import GraphSizes, default_sizes
 from blis_py.requests.table import RequestTable
 from blis_py.setup._capacity import layout_of
@@ -37,6 +37,7 @@ def step_times(
     load = _expert_load(served)
     model, profile = _latency_model(served, published, load), served.profile
     beyond_notes = (*_beyond(model, table, scheduler.max_model_len), *_graph_notes(served, model))
+    notes_of_experts = tuple(_of_experts(served, load, model))
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
     if masks is not None or scan_ns:
@@ -46,7 +47,7 @@ def step_times(
         beside = scheduler.async_scheduling or measured_on_gpu
         model = with_host_work(model, masks, scan_ns, masks_beside=beside)
     beyond_notes += tuple(_unused_corrections(served.config))
-    return model, (*beyond_notes, *_of_experts(served, load), *mask_notes, *scan_notes)
+    return model, (*beyond_notes, *notes_of_experts, *mask_notes, *scan_notes)
 
 
 def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
@@ -101,7 +102,7 @@ def _expert_load(served: Deployment) -> ExpertLoad | None:
 def _graph_notes(served: Deployment, model: LatencyModel) -> Iterator[str]:
     """Settings of CUDA graphs where the price of a step does not depend on them."""
     settings, plain = served.config.latency, LatencySection()
-    if settings.model == "trained" and not hasattr(model, "learned_on"):
+    if settings.model == "trained" and not hasattr(unbounded(model), "learned_on"):
         for name in ("cuda_graphs", "cuda_graph_max_size", "cuda_graph_sizes", "cuda_graph_padding"):
             if getattr(settings, name) != getattr(plain, name):
                 shape = f"{served.shape.name} under {settings.kernels}"
@@ -188,12 +189,21 @@ def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tup
     return (note,) if note else ()
 
 
-def _of_experts(served: Deployment, load: ExpertLoad | None) -> Iterator[str]:
-    """The load of experts in use, and a note on kernels of experts for a model that has none."""
+def _of_experts(served: Deployment, load: ExpertLoad | None, model: LatencyModel) -> Iterator[str]:
+    """The load of experts in use, and a note on kernels of experts that have no prices of their own."""
     if load is not None:
         yield load.text
-    if served.config.latency.moe_backend != "auto" and not served.shape.is_moe:
+    backend = served.config.latency.moe_backend
+    if backend == "auto":
+        return
+    if not served.shape.is_moe:
         yield "latency.moe_backend has no effect on a model without experts"
+    elif not getattr(unbounded(model), "has_own_experts", False):
+        gpu = "this device" if served.gpu is None else f"the {served.gpu.name}"
+        yield (
+            f"latency.moe_backend {backend} changes nothing: no experts of {served.shape.name}'s format by it were "
+            f"measured on {gpu}, and they are priced as with auto"
+        )
 
 
 def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:

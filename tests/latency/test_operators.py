@@ -18,11 +18,13 @@ from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.latency import build
 from blis_py.latency import operator_work as work
+from blis_py.latency.base import unbounded
 from blis_py.latency.engine_terms import EngineTerms, terms_of
 from blis_py.latency.expert_load import ExpertLoad
 from blis_py.latency.graph_sizes import default_sizes
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.operators import ENGINES, Operators, surfaces_for
+from blis_py.latency.served import Served
 from blis_py.latency.surfaces import Surface, load_surfaces
 from blis_py.latency.trained import ServerTerms, Trained, bundled_training
 from blis_py.models.model_shape import load_model
@@ -33,9 +35,7 @@ def operators(
     model: str, gpu: str = "b200", layout: Layout | None = None, engine: str = "sglang"
 ) -> Operators:
     layout = layout or Layout(8)
-    found = build(
-        "trained", shape=load_model(model), gpu=load_gpu(gpu), tp=layout.gpus, layout=layout, kernels=engine
-    )
+    found = Served(load_model(model), load_gpu(gpu), layout, engine).model()
     assert isinstance(found, Operators)
     return found
 
@@ -82,14 +82,15 @@ def test_layers_with_a_window_and_those_without_are_all_layers() -> None:
 def test_dense_models_under_vllm_are_priced_as_before() -> None:
     for model in ("qwen3-14b", "llama-3.1-70b-fp8"):
         found = build("trained", shape=load_model(model), gpu=load_gpu("h100"), tp=4)
-        assert isinstance(found, Trained)
+        assert isinstance(unbounded(found), Trained)
 
 
 def test_experts_in_16_bits_under_vllm_are_priced_by_the_formula_where_it_was_learned_on_them() -> None:
     """Terms beside operators were learned on servers of FP8 and MXFP4 alone."""
 
     def kind(gpu: str, model: str = "mixtral-8x7b", **options: Any) -> type:
-        return type(build("trained", shape=load_model(model), gpu=load_gpu(gpu), tp=2, **options))
+        found = build("trained", shape=load_model(model), gpu=load_gpu(gpu), tp=2, **options)
+        return type(unbounded(found))
 
     for gpu in bundled_training().learned.tp["sparse 16 bits"]:
         for model in ("mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b"):
@@ -290,7 +291,7 @@ def test_fused_norms_take_no_time_beside_an_all_reduce_and_none_off_alone() -> N
 
     def priced(tp: int, fused: bool, model: str = "llama-3.1-70b-fp8") -> Operators:
         shape, gpu = load_model(model), load_gpu("b200")
-        found = build("trained", shape=shape, gpu=gpu, tp=tp, kernels="trtllm", fused_norms=fused)
+        found = Served(shape, gpu, Layout(tp), "trtllm", fused_norms=fused).model()
         assert isinstance(found, Operators)
         return found
 
@@ -540,7 +541,7 @@ def test_number_formats_of_as_many_bits_were_not_learned_on_by_one_another() -> 
     assert not learned.beyond()
     for weights, name in ((Weights.of(0.52), "INT4"), (Weights.of(0.5625, "fp4"), "NVFP4")):
         shape = replace(load_model("gpt-oss-120b"), weights=weights)
-        other = build("trained", shape=shape, gpu=load_gpu("h200"), tp=1, kernels="vllm")
+        other = Served(shape, load_gpu("h200"), Layout(1)).model()
         assert isinstance(other, Operators)
         assert f"servers of vllm with MoE {name} on H200 TP1" in other.beyond()
 

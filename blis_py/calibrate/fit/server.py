@@ -34,6 +34,7 @@ from blis_py.calibrate.fit.search import explained, rounded
 from blis_py.calibrate.fit.server_runs import NAMES, Floats, ServerRun, ServerRuns, frontend_ms
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.errors import InputError
+from blis_py.latency.base import unbounded
 from blis_py.latency.operators import Operators
 from blis_py.latency.trained import Trained
 from blis_py.setup.setup import Setup
@@ -115,7 +116,7 @@ def fit_server(
     Raises:
         InputError: too few requests, or no lengths of prompts.
     """
-    if not isinstance(setup.latency, Trained | Operators):
+    if not isinstance(unbounded(setup.latency), Trained | Operators):
         fix = "drop --latency-model"
         raise InputError("only trained step times can be fitted to a server", key="--latency-model", fix=fix)
     given = [measured] if isinstance(measured, TokenTimes) else measured

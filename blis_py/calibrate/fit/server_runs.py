@@ -16,6 +16,7 @@ from blis_py.cluster.ingress.closed_loop import ClosedLoop
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.topology import Cluster, Pool
 from blis_py.errors import InputError
+from blis_py.latency.bounded import Bounded
 from blis_py.latency.operators import Operators
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.requests.same_prompts import same_prompts
@@ -107,7 +108,7 @@ class ServerRun:
         """
         setup, limit = self.setup, self.measured.concurrency
         model = setup.latency
-        assert isinstance(model, Trained | Operators)
+        assert isinstance(model, Trained | Operators | Bounded)
         scale, gap_us, seq_us, *_ = numbers.tolist()
         priced = model.on_server(ServerTerms(scale, gap_us * 1e3, seq_us * 1e3, self.most))
         priced.frontend = frontend_of(frontend_ms(numbers, setup.config.frontend_ms)).plus(priced.frontend)
