@@ -11,6 +11,9 @@ from blis_py.hardware.gpu import GIVEN_LINK, GpuSpec
 from blis_py.latency.base import LatencyModel
 from blis_py.models.model_shape import PRICED_AS_FULL, ModelShape
 
+_SLOW_LINK_NS = 20_000.0
+"""Small all-reduce through host memory, of two RTX PRO 6000 (LLMServingSim)."""
+
 
 def model_notes(shape: ModelShape, gpu: GpuSpec | None, by_operators: bool = False) -> tuple[str, ...]:
     """Assumptions where the model's config contains more, or less, than is priced.
@@ -47,6 +50,14 @@ def link_notes(gpu: GpuSpec | None, tp: int) -> tuple[str, ...]:
         stated = (
             f"{gpu.link_bytes_per_s / 1e9:g} GB/s, as given; a small all-reduce takes {latency_us:g} µs as on"
         )
+        if not gpu.has_fabric and gpu.all_reduce_overhead_ns < _SLOW_LINK_NS:
+            slower = (
+                f"over PCIe or a network it takes {_SLOW_LINK_NS / 1e3:g} µs and more, so such links come"
+            )
+            stated = (
+                f"{stated} the {gpu.name}'s own link: {slower} out too fast; a GPU file has link_latency_us"
+            )
+            return (f"all {tp} GPUs are linked by {stated}",)
         return (f"all {tp} GPUs are linked by {stated} the {gpu.name}'s own link",)
     if tp <= gpu.link_gpus:
         return ()

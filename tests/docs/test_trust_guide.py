@@ -100,6 +100,41 @@ def test_the_first_table_has_the_figures_of_the_accuracy_page(tables: list[list[
     assert row_of(tables, "a model family") == [f"TPOT {tpot:.0f} %", f"{ttft:.0f} %"]
 
 
+def test_servers_of_other_sources_have_the_errors_of_the_results(tables: list[list[str]]) -> None:
+    figures = json.loads((ROOT / "benchmarks" / "results" / "truth.json").read_text())["figures"][
+        "open loops"
+    ]
+
+    def off(metric: str, *names: str, below: float = np.inf) -> tuple[float, float]:
+        found = [
+            100 * abs(error)
+            for name, error in figures.items()
+            if name.startswith(names) and metric in name.lower() and _rate(name) < below
+        ]
+        return np.mean(found), np.max(found)
+
+    for row, names in (("servers of other", ("exp0", "exp2")), ("the same: Llama-4", ("exp4",))):
+        tpot, e2e, (ttft, worst) = off("tpot", *names)[0], off("e2e", *names)[0], off("ttft", *names)
+        lines = row_of(tables, row)
+        assert lines[0] == f"TPOT {tpot:.0f} %, E2E {e2e:.0f} %"
+        assert lines[1].startswith(f"{ttft:.0f} %")
+        assert f"{worst:.0f} %" in lines[1]
+    assert f" {off('ttft', 'exp4', below=30)[0]:.0f} % below 30" in lines[1]
+    closed = [f"TPOT {off('tpot', 'qwen3')[0]:.0f} %", f"{off('ttft', 'qwen3')[0]:.0f} % (1 point)"]
+    assert row_of(tables, "the same: Qwen3") == closed
+    names = "exp0", "exp2", "exp4", "qwen3"
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    ttft, worst = off("ttft", *names)
+    assert f"TTFT is {ttft:.0f} % off on average ({worst:.0f} % in the worst" in readme
+    assert f"and TPOT {off('tpot', *names)[0]:.0f} %." in readme
+
+
+def _rate(name: str) -> float:
+    """Requests per second of a recorded run."""
+    rate = name.split()[0].rpartition("_")[2]
+    return float(rate) if rate.replace(".", "").isdigit() else 0.0
+
+
 def test_the_picture_shows_every_point_that_can_be_true_within_its_axes(
     figures: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from latency_cases import decode
 
+import blis_py as blis
 from blis_py.hardware.gpu import GIVEN_LINK, load_gpu
 from blis_py.latency import build
 from blis_py.latency.decode_line import SCALAR_STEPS, DecodeLine, run_along
@@ -110,3 +111,36 @@ def test_a_link_that_is_given_is_stated_where_there_is_one(tp: int, noted: bool)
     assert ["all 2 GPUs are linked by 50 GB/s, as given" in note for note in link_notes(gpu, tp)] == [
         True
     ] * noted
+
+
+def test_decodes_above_the_largest_graph_are_noted_with_the_launches_they_wait_for() -> None:
+    """129 decodes of an engine whose largest CUDA graph holds 128 take three times as long as 128."""
+    shape, gpu = load_model("qwen3-235b-a22b-fp8"), load_gpu("h100")
+    graphs = GraphSizes((1, 64, 128))
+    model = build("trained", shape=shape, gpu=gpu, tp=8, kernels="trtllm", graphs=graphs)
+    model.step_ns(decode(128, 128 * 500, 500))
+    assert not [note for note in domain_notes(model) if "CUDA graph" in note]
+    model.step_ns(decode(129, 129 * 500, 500))
+    model.decode_run(decode(140, 140 * 500, 500), 3)
+    [note] = [note for note in domain_notes(model) if "CUDA graph" in note]
+    assert note.startswith(
+        "decode steps of up to 140 sequences run without a CUDA graph (the largest holds 128)"
+    )
+    assert "each takes at least 117 ms of launches" in note
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "backend", "noted"),
+    [
+        ("llama-4-scout-fp8", "h100", "triton", True),
+        ("mixtral-8x7b", "h100", "cutlass", True),
+        ("minimax-m2.5", "h200", "cutlass", False),
+        ("gpt-oss-120b", "h100", "marlin", False),
+    ],
+)
+def test_kernels_of_experts_without_prices_of_their_own_are_noted(
+    model: str, gpu: str, backend: str, noted: bool
+) -> None:
+    run = blis.build(model=model, gpu=gpu, tp=4, engine="vllm", moe_backend=backend, num_requests=1)
+    text = f"latency.moe_backend {backend} has no prices of its own: experts of {model}'s format"
+    assert any(note.startswith(text) for note in run.notes) == noted
