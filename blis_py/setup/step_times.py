@@ -201,8 +201,8 @@ def _of_experts(served: Deployment, load: ExpertLoad | None, model: LatencyModel
     elif not getattr(unbounded(model), "has_own_experts", False):
         gpu = "this device" if served.gpu is None else f"the {served.gpu.name}"
         yield (
-            f"latency.moe_backend {backend} has no prices of its own: experts of {served.shape.name}'s format "
-            f"were not measured with it on {gpu}, and those of other kernels stand in"
+            f"latency.moe_backend {backend} has no prices of its own: experts of {served.shape.name}'s "
+            f"format were not measured with it on {gpu}, and those of other kernels stand in"
         )
 
 
