@@ -35,7 +35,7 @@ _SHRINK_S = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record; returns the exit status, 1 if a scenario differs from ours."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines.record", description=__doc__)
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["vllm"])
     parser.add_argument("--versions", nargs="+", help="Default: those whose decisions are kept.")
     parser.add_argument(
         "--tries", type=int, default=150, help="Scenarios of each kind in which rules are sought."

@@ -1,6 +1,6 @@
-"""Decisions of engines' own schedulers, as recorded, are ours under the preset of the release.
+"""Decisions of vLLM's own scheduler, as recorded, are ours under the preset of the release.
 
-`python -m benchmarks.engines.record` made the files, from the engines' wheels.
+`python -m benchmarks.engines.record` made the files, from vLLM's wheels.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import pytest
 from benchmarks.engines import ours
 from benchmarks.engines.compare import first_difference
 from benchmarks.engines.decisions import Decision, read
-from benchmarks.engines.registry import ENGINES
 from benchmarks.engines.switches import shown, switched
+from benchmarks.engines.vllm import VLLM
 
 FOLDER = Path(__file__).with_name("engine_decisions")
-RELEASES = [f"{engine.package}-{release}" for engine in ENGINES.values() for release in engine.recorded]
+RELEASES = [f"vllm-{release}" for release in VLLM.recorded]
 NEEDS_AN_OUTCOME = {"blocks_await_outcome"}
 """Without steps in flight every outcome is known."""
 NEEDS_AN_INTERVAL = {"prefill_interval_needs_ranks"}
@@ -53,21 +53,21 @@ def test_every_release_has_decisions_of_both_loops_in_little_space() -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_step_is_the_engines(release: str) -> None:
-    package, _, version = release.partition("-")
+    version = release.partition("-")[2]
     for scenario, trace in recorded(release):
-        own = ours.trace(scenario, ENGINES[package].config(scenario, version))
+        own = ours.trace(scenario, VLLM.config(scenario, version))
         assert first_difference(trace, own) is None, scenario
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_without_a_rule_of_its_release_some_step_is_another(release: str, asynchronous: bool) -> None:
-    package, _, version = release.partition("-")
+    version = release.partition("-")[2]
     rules: set[str] = set()
     seen: set[str] = set()
     for scenario, trace in recorded(release):
         if scenario["async_scheduling"] is asynchronous:
-            config = ENGINES[package].config(scenario, version)
+            config = VLLM.config(scenario, version)
             rules |= switched(config).keys()
             seen |= shown(scenario, trace, config)
     assert len(rules) > 5
