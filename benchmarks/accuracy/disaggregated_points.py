@@ -137,9 +137,9 @@ class Apart:
         return int(found[1]) if found else 0
 
     def _shares(self, flags: dict[str, Any], side: Side) -> dict[str, Any]:
-        """The flags, limits as those of one replica of attention."""
+        """The flags with what the status of the row says of its side."""
         flags.pop("attention_dp_timeout_iters", None)
-        layout, kernels = side.layout, flags.pop("moe_backend", "").partition(" ")[0]
+        kernels = flags.pop("moe_backend", "").partition(" ")[0]
         if kernels in EXPERT_KERNELS:
             flags["moe_backend"] = kernels
         if side.flags.get("status") == GENERATED and side is self.decode:
@@ -150,10 +150,6 @@ class Apart:
             flags["async_scheduling"] = False
         if "load-balance-method=round_robin" in side.flags.get("other_flags", ""):
             flags["rank_choice"] = "round-robin"
-        if self.of.engine == "sglang":  # it divides its limits among the replicas
-            for name in ("max_num_batched_tokens", "max_num_seqs"):
-                if name in flags:
-                    flags[name] = max(flags[name] // layout.attention_dp, 1)
         return flags
 
     def simulation(self) -> Simulation:

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from launch_lines import launch_script
 
 from blis_py.api import Simulation, build
+from blis_py.config.models import NAMES
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.hardware.gpu import load_gpu
@@ -28,6 +30,8 @@ from blis_py.latency.base import unbounded
 from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.operator_work import peak_flops
 from blis_py.latency.operators import Operators
+from blis_py.launch.reader import read_launch
+from blis_py.launch.resolve import preset_of
 from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.requests.table import RequestTable
 from blis_py.setup.step_times import frontend_of
@@ -73,14 +77,8 @@ MODELS: dict[tuple[str, str], tuple[str, str]] = {
     ("kimi-k2", "fp8"): ("kimi-k2", ""),
 }
 """Part of a model's name and precision -> bundled model, and the format put on it."""
-_BALANCE_STEPS = 50
-"""Default of `timeout_iters` (tensorrt_llm/llmapi/llm_args.py)."""
 _DATASET_ENTRIES = 100
 """Distinct prompts of a run by AIPerf's default (`--num-dataset-entries`)."""
-_NO_OTHER_EXPERTS = {"VLLM_USE_FLASHINFER_MOE_FP8=0", "VLLM_MOE_USE_DEEP_GEMM=0"}
-"""Variables that leave Triton's kernel alone for experts with block scales: of vLLM's list
-(`fused_moe/oracle/fp8.py`) only its own CUTLASS kernel comes in between, which has no block scales
-(`CutlassExpertsFp8._supports_quant_scheme`)."""
 _GENERATED_SHARES = {(1, 0): 0.8, (1, 3): 0.8}
 """`free_gpu_memory_fraction` of the generator's templates for TensorRT-LLM, where it is not the engine's
 default (`src/aiconfigurator/generator/config/backend_templates/trtllm/extra_engine_args.1.0.0rc3.yaml.j2`).
@@ -166,11 +164,7 @@ class Point:
 
     @property
     def preset(self) -> str:
-        number = _number(self.version)
-        if self.engine == "vllm" and len(number) == 2:
-            return "vllm-0.10" if number < (0, 14) else f"vllm-{number[0]}.{number[1]}"
-        release = re.match(r"0\.5\.\d+", self.version)
-        return f"sglang-{release[0]}" if self.engine == "sglang" and release else self.engine
+        return preset_of(self.engine, self.version)[0] if self.version else self.engine
 
     def shape(self) -> ModelShape:
         name, form = self.bundled
@@ -208,44 +202,21 @@ class Point:
         }
 
     def _of_flags(self) -> dict[str, Any]:
-        flags, found = self.flags, {}
-        kv = flags.get("kv_cache_dtype", "")
-        if kv.startswith("fp8"):
-            found["kv_cache_dtype"] = "fp8"
-        if (share := _float(flags.get("mem_util", ""))) is not None:
-            found["gpu_memory_utilization"] = share
-        if (budget := _float(flags.get("token_budget", ""))) is not None:
-            found["max_num_batched_tokens"] = int(budget)
-        seqs = flags.get("max_seqs", "")
-        if seqs == "CONC":
-            found["max_num_seqs"] = max(self.concurrency // self.attention_dp, 1)
-        elif (count := _float(seqs)) is not None:
-            found["max_num_seqs"] = int(count)
-        if (interval := _float(flags.get("scheduler_recv_interval", ""))) is not None:
-            found["receive_interval"] = int(interval)
-        other = flags.get("other_flags", "") + " " + flags.get("data_parallel", "")
-        if waits := re.search(r"batch_wait_timeout_iters=(\d+)", other):
-            found["prompt_wait_steps"] = int(waits[1])
-        if share := re.search(r"batch_wait_max_tokens_ratio=([\d.]+)", other):
-            found["prompt_wait_share"] = float(share[1])
-        if self.attention_dp > 1 and '"enable_balance": true' in other:
-            waits = re.search(r'"timeout_iters": (\d+)', other)
-            found["attention_dp_timeout_iters"] = int(waits[1]) if waits else _BALANCE_STEPS
-        if flags.get("moe_backend"):
-            found["moe_backend"] = flags["moe_backend"].lower()
-        elif self.engine == "vllm" and set(flags.get("env", "").split()) >= _NO_OTHER_EXPERTS:
-            found["moe_backend"] = "triton"
-        elif self._by_marlin:
-            found["moe_backend"] = "marlin"
-        elif self._by_cutlass:
-            found["moe_backend"] = "flashinfer_cutlass" if self.engine == "vllm" else "cutlass"
-        if re.search(r"allreduce[-_]fusion|fuse_allreduce_rms", other):
-            found["fused_norms"] = True
-        if self.engine == "vllm" and flags.get("async_scheduling") == "on":
-            found["async_scheduling"] = True
+        """Keywords for what its launch says, read like a user's launch script."""
+        text = launch_script(
+            self.engine,
+            self.flags,
+            tp=self.gpus,
+            attention_dp=self.attention_dp,
+            ep=self.ep,
+            concurrency=self.concurrency,
+        )
+        launch = read_launch([text], model=self.bundled[0]).values
+        names = {key: name for name, key in NAMES.items()}
+        left_out = ("engine", "model", "tp", "attention_dp", "ep")
+        found = {names[key]: value for key, value in launch.items() if key not in left_out}
         if self.cold and self.compiles_late:
             found["kernel_compile_ms"] = COMPILE_MS
-        found |= self._graphs(flags.get("cuda_graph", ""))
         if not self.drawn:
             found |= self._of_generator()
         return found
@@ -255,44 +226,6 @@ class Point:
         """Whether kernels of prompts that go on are compiled at their first use: FlashInfer's of SGLang for a
         latent cache on Blackwell, which warming up at the start does not reach. vLLM's start does."""
         return self.engine == "sglang" and self.shape().latent and bool(load_gpu(self.gpu).fp4_flops)
-
-    @property
-    def _by_marlin(self) -> bool:
-        """Whether vLLM multiplies experts in MXFP4 by Marlin on Hopper: where an environment variable says
-        so, and without OpenAI's Triton kernels, which its images lacked before 0.12
-        (`quantization/mxfp4.py`; vLLM's issue 30326)."""
-        if self.engine != "vllm" or "gpt-oss" not in self.model or load_gpu(self.gpu).fp4_flops:
-            return False
-        switched = "VLLM_MXFP4_USE_MARLIN=1" in self.flags.get("env", "")
-        return switched or (bool(self.version) and _number(self.version) < (0, 12))
-
-    @property
-    def _by_cutlass(self) -> bool:
-        """Whether experts on Hopper ran by CUTLASS where their engine has another kernel by now.
-
-        With block scales vLLM put FlashInfer's kernel first in 0.15 and 0.16 (`fused_moe/oracle/fp8.py`; its
-        pull request 33490 and issue 34249), and later for groups of experts alone, for which the tables have
-        it. In MXFP4 TensorRT-LLM chose none but its own before 1.3.0rc2 (its pull request 11074).
-        """
-        if load_gpu(self.gpu).fp4_flops or not self.shape().moe_layers:
-            return False
-        if self.engine == "vllm":
-            return self.shape().weights.block_scales and _number(self.version) in ((0, 15), (0, 16))
-        candidate = re.search(r"rc(\d+)", self.version)
-        early = _number(self.version) < (1, 3) or bool(candidate and int(candidate[1]) < 2)
-        return self.engine == "trtllm" and "gpt-oss" in self.model and bool(self.version) and early
-
-    def _graphs(self, text: str) -> dict[str, Any]:
-        """Batch sizes with CUDA graphs, those of decodes where prompts have others."""
-        decode = text.rpartition("decode ")[2]
-        found: dict[str, Any] = {"cuda_graph_padding": True} if "padded" in decode else {}
-        if decode.startswith("["):
-            return {**found, "cuda_graph_sizes": [int(size) for size in re.findall(r"\d+", decode)]}
-        most = re.search(r"CONC|\d+", decode)
-        if most and "PIECEWISE" not in decode:
-            concurrent = max(self.concurrency // self.attention_dp, 1)
-            found["cuda_graph_max_size"] = concurrent if most[0] == "CONC" else int(most[0])
-        return found
 
     def _of_generator(self) -> dict[str, Any]:
         """Settings that AIConfigurator's generator writes for its own servers: room for one prompt and all

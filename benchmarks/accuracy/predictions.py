@@ -30,7 +30,18 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "accuracy"
 WITHOUT = ROOT / "benchmarks" / "results" / "terms_without.yaml"
 METRICS, STATISTICS = ("ttft", "tpot", "e2el"), ("mean", "median", "p99")
-_PARTS = ("api.py", "cluster", "config", "core", "latency", "metrics", "models", "requests", "setup")
+_PARTS = (
+    "api.py",
+    "cluster",
+    "config",
+    "core",
+    "latency",
+    "launch",
+    "metrics",
+    "models",
+    "requests",
+    "setup",
+)
 _EVERY = 6
 """Of so many points, one is predicted without its model family, too: always the same ones."""
 Prediction = dict[str, Any]

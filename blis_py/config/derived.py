@@ -50,8 +50,10 @@ class LaunchedEngine:
     """An instance of an engine as its defaults read it. What is not set, or cannot be read, has the value of
     an unset configuration: errors are reported where a setting is used."""
 
-    def __init__(self, settings: Mapping[str, Any], release: tuple[int, ...] = ()) -> None:
-        self._settings, self._release = settings, release
+    def __init__(
+        self, settings: Mapping[str, Any], release: tuple[int, ...] = (), candidate: int | None = None
+    ) -> None:
+        self._settings, self._release, self._candidate = settings, release, candidate
 
     def count(self, key: str, default: int) -> int:
         """A whole number of at least 1, or the default."""
@@ -61,6 +63,11 @@ class LaunchedEngine:
     def since(self, release: tuple[int, ...]) -> bool:
         """Whether the engine is of this release or a later one; one without a release is the latest."""
         return not self._release or self._release >= release[: len(self._release)]
+
+    def is_candidate_before(self, release: tuple[int, ...], number: int) -> bool:
+        """Whether the engine is an earlier candidate of this release than that of the number."""
+        own = self._release[: len(release)] == release
+        return own and self._candidate is not None and self._candidate < number
 
     def __getitem__(self, key: str) -> Any:
         return self._settings.get(key)
@@ -206,6 +213,35 @@ def _vllm_requests(server: LaunchedEngine) -> int:
     return min(requests, server.count(CHUNK, requests))
 
 
+def _is_hopper(server: LaunchedEngine) -> bool:
+    """Whether the GPU multiplies FP8 and no FP4, and is NVIDIA's of the data center."""
+    gpu = server.gpu
+    return gpu is not None and gpu.name.lower().startswith(("h100", "h200")) and not gpu.fp4_flops
+
+
+def _is_mxfp4(server: LaunchedEngine) -> bool:
+    return server.shape is not None and server.shape.name.startswith("gpt-oss")
+
+
+def _vllm_experts(server: LaunchedEngine) -> str:
+    """Experts in MXFP4 on Hopper by Marlin until images had OpenAI's Triton kernels, in 0.12
+    (`quantization/mxfp4.py`; issue 30326); experts with block scales by FlashInfer's CUTLASS in 0.15 and 0.16
+    (`fused_moe/oracle/fp8.py`; pull request 33490, issue 34249), and later for groups of experts alone."""
+    if not _is_hopper(server) or server.shape is None or not server.shape.moe_layers:
+        return "auto"
+    if _is_mxfp4(server):
+        return "auto" if server.since((0, 12)) else "marlin"
+    blocks = server.shape.weights.block_scales
+    return "flashinfer_cutlass" if blocks and server.since((0, 15)) and not server.since((0, 17)) else "auto"
+
+
+def _trtllm_experts(server: LaunchedEngine) -> str:
+    """Experts in MXFP4 on Hopper by its own CUTLASS kernel before the candidate 2 of 1.3 (pull request
+    11074)."""
+    early = not server.since((1, 3)) or server.is_candidate_before((1, 3), 2)
+    return "cutlass" if early and _is_hopper(server) and _is_mxfp4(server) else "auto"
+
+
 class DerivedSetting(NamedTuple):
     """Derivation of a setting."""
 
@@ -221,6 +257,13 @@ RULES = {
     ),
     "vllm-requests": DerivedSetting(
         _vllm_requests, "1024 from 70 GiB on but for A100, else 256; at most max_num_batched_tokens"
+    ),
+    "vllm-experts": DerivedSetting(
+        _vllm_experts,
+        "on Hopper: marlin for MXFP4 before 0.12, CUTLASS for block scales in 0.15 and 0.16; else auto",
+    ),
+    "trtllm-experts": DerivedSetting(
+        _trtllm_experts, "on Hopper: cutlass for MXFP4 before 1.3.0rc2; else auto"
     ),
     "sglang-chunk": DerivedSetting(
         _chunk,

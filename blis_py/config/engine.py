@@ -25,7 +25,7 @@ LOOPS = ("synchronous", "asynchronous")
 """Loops of the scheduler, to one of which an entry may be limited with the key `loop`."""
 _HAS_NO_MEANING_ELSEWHERE = {"scheduler.late_length_stops": "asynchronous"}
 """Settings of one loop by themselves."""
-_RELEASE = re.compile(r"([a-z]+)-(\d+\.\d+(?:\.\d+)?)(?:rc\d+)?(?:\.\w+)*", re.ASCII)
+_RELEASE = re.compile(r"([a-z]+)-(\d+\.\d+(?:\.\d+)?)(?:rc(\d+))?(?:\.\w+)*", re.ASCII)
 _NUMBER = re.compile(r"\d+(\.\d+)*", re.ASCII)
 Release = tuple[int, ...]
 
@@ -43,6 +43,7 @@ class EnginePreset(NamedTuple):
         not_priced: what of a single release the preset leaves out.
         release: the release that the name is of, else the newest of those compared; empty if there is none.
         not_compared: a note if batches were not compared with those of the release's own scheduler.
+        candidate: number of the release candidate that the name is of; None if it is of none.
     """
 
     file: Path
@@ -55,12 +56,14 @@ class EnginePreset(NamedTuple):
     not_priced: str = ""
     release: Release = ()
     not_compared: str = ""
+    candidate: int | None = None
 
     def on(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings by configuration key, under those that a user set."""
         own = dict(self.settings)
         for key, name in self.rules.items():
-            own[key] = RULES[name].value(LaunchedEngine({**own, **settings}, self.release))
+            server = LaunchedEngine({**own, **settings}, self.release, self.candidate)
+            own[key] = RULES[name].value(server)
         return own
 
     def applies(self, key: str, asynchronous: bool) -> bool:
@@ -126,6 +129,7 @@ def _read(path: Path, text: str, bundled_as: str) -> EnginePreset:
         left_out,
         release,
         _not_compared(title, release, compared),
+        int(named[3]) if named and named[3] else None,
     )
 
 

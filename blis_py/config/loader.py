@@ -131,7 +131,7 @@ def _derived_in_phase(own: RunConfig, role: str) -> RunConfig:
     preset, given = load_engine(own.engine), own.given
     if role == "both" or given is None or not preset.rules:
         return own
-    open_ = [key for key in preset.rules if key not in given]
+    open_ = [key for key in preset.rules if key.startswith("scheduler.") and key not in given]
     settings = {key: value for key, value in settings_of(own).items() if key not in open_}
     derived = preset.on({**settings, ROLE: role})
     return replace(

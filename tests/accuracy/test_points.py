@@ -93,7 +93,7 @@ def test_a_version_that_a_row_lacks_is_that_of_its_image(tmp_path: Path) -> None
     images = ("vllm/vllm-openai:v0.10.2", "vllm/vllm-openai:v0.19.0-cu130", "release:gpt-oss-dev", "")
     found = [point(tmp_path / str(i), row, {"image": image}) for i, image in enumerate(images)]
     assert [p.version for p in found] == ["0.10.2", "0.19.0", "", ""]
-    assert [p.preset for p in found] == ["vllm-0.10", "vllm-0.19", "vllm", "vllm"]
+    assert [p.preset for p in found] == ["vllm-0.10.2", "vllm-0.19.0", "vllm", "vllm"]
 
 
 def test_waits_of_tensorrt_llm_are_settings(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_vllm_without_openai_s_kernels_has_marlin_for_mxfp4_on_hopper(tmp_path: 
             {"backend": "vllm", "backend_version": version, "system": gpu, "model_path": model},
             flags,
         )
-        .settings()
-        .get("moe_backend")
+        .simulation()
+        .config.latency.moe_backend
         for number, (gpu, model, version, flags) in enumerate(rows)
     ]
-    assert backends == ["marlin", "marlin", None, None, None]
+    assert backends == ["marlin", "marlin", "auto", "auto", "auto"]
 
 
 def test_vllm_0_15_and_0_16_multiply_experts_with_block_scales_by_cutlass_on_hopper(tmp_path: Path) -> None:
@@ -150,19 +150,19 @@ def test_vllm_0_15_and_0_16_multiply_experts_with_block_scales_by_cutlass_on_hop
         point(
             tmp_path / str(number), {**engine, "backend_version": version, "system": gpu, "model_path": model}
         )
-        .settings()
-        .get("moe_backend")
+        .simulation()
+        .config.latency.moe_backend
         for number, (gpu, model, version) in enumerate(rows)
     ]
-    assert backends == ["flashinfer_cutlass", "flashinfer_cutlass", None, None, None, None]
+    assert backends == ["flashinfer_cutlass", "flashinfer_cutlass", "auto", "auto", "auto", "auto"]
 
 
 @pytest.mark.parametrize(
     ("version", "gpu", "backend"),
-    [("1.3.0rc1", "h100_sxm", "cutlass"), ("1.3.0rc2", "h100_sxm", None), ("1.2.0", "b200_sxm", None)],
+    [("1.3.0rc1", "h100_sxm", "cutlass"), ("1.3.0rc2", "h100_sxm", "auto"), ("1.2.0", "b200_sxm", "auto")],
 )
 def test_tensorrt_llm_had_its_own_kernel_for_mxfp4_on_hopper_until_it_chose_one(
-    tmp_path: Path, version: str, gpu: str, backend: str | None
+    tmp_path: Path, version: str, gpu: str, backend: str
 ) -> None:
     row = {
         "backend": "trtllm",
@@ -170,7 +170,7 @@ def test_tensorrt_llm_had_its_own_kernel_for_mxfp4_on_hopper_until_it_chose_one(
         "system": gpu,
         "model_path": "openai/gpt-oss-120b",
     }
-    assert point(tmp_path, row).settings().get("moe_backend") == backend
+    assert point(tmp_path, row).simulation().config.latency.moe_backend == backend
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,8 @@ def test_tensorrt_llm_had_its_own_kernel_for_mxfp4_on_hopper_until_it_chose_one(
 def test_sizes_of_cuda_graphs_are_settings(
     tmp_path: Path, text: str, sizes: tuple[bool | None, int | None]
 ) -> None:
-    found = point(tmp_path, {}, {"cuda_graph": text})
+    row = {"backend": "trtllm", "backend_version": "1.2.0"} if "padded" in text else {}
+    found = point(tmp_path, row, {"cuda_graph": text})
     settings = found.settings()
     assert (settings.get("cuda_graph_padding"), settings.get("cuda_graph_max_size")) == sizes
     assert found.simulation()

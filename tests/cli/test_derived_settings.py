@@ -173,3 +173,24 @@ def test_rules_are_listed_and_named_in_presets(blis: Blis, tmp_path: Path) -> No
     file.write_text(f"title: Ours\nsettings: {{{SHARE}: {{rule: sglang-shares, source: our servers}}}}\n")
     with pytest.raises(InputError, match=f"{SHARE}: no such rule .*sglang-memory-share"):
         load_engine(str(file))
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "model", "kernels"),
+    [
+        ("vllm-0.11", "h100", "gpt-oss-120b", "marlin"),
+        ("vllm-0.12", "h100", "gpt-oss-120b", "auto"),
+        ("vllm-0.11", "b200", "gpt-oss-120b", "auto"),
+        ("vllm-0.16", "h200", "minimax-m2.5", "flashinfer_cutlass"),
+        ("vllm-0.17", "h200", "minimax-m2.5", "auto"),
+        ("trtllm-1.2.0rc6", "h200", "gpt-oss-20b", "cutlass"),
+        ("trtllm-1.3.0rc1", "h200", "gpt-oss-20b", "cutlass"),
+        ("trtllm-1.3.0rc2", "h200", "gpt-oss-20b", "auto"),
+        ("vllm", "h100", "llama-3.1-8b", "auto"),
+    ],
+)
+def test_kernels_of_experts_are_those_of_the_release(engine: str, gpu: str, model: str, kernels: str) -> None:
+    config = load_config(overrides={"engine": engine, "gpu": gpu, "model": model})
+    assert config.latency.moe_backend == kernels
+    given = {"engine": engine, "gpu": gpu, "model": model, "latency.moe_backend": "triton"}
+    assert load_config(overrides=given).latency.moe_backend == "triton"

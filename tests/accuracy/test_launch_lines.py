@@ -1,0 +1,71 @@
+"""Rows of the page are run by a launch script of their engine, read like any user's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_py.launch.reader import Launch, read_launch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks" / "accuracy"))
+
+
+def read(engine: str, row: dict[str, str], **more: int) -> Launch:
+    from launch_lines import launch_script
+
+    width: dict[str, Any] = {"tp": 8, "attention_dp": 1, "ep": 1, "concurrency": 64, **more}
+    return read_launch([launch_script(engine, row, **width)], model="deepseek-r1")
+
+
+@pytest.mark.parametrize(
+    ("engine", "row", "key", "value"),
+    [
+        (
+            "vllm",
+            {"cuda_graph": "2048", "env": "VLLM_MXFP4_USE_MARLIN=1"},
+            "latency.cuda_graph_max_size",
+            2048,
+        ),
+        ("vllm", {"env": "VLLM_MXFP4_USE_MARLIN=1"}, "latency.moe_backend", "marlin"),
+        ("vllm", {"async_scheduling": "on"}, "scheduler.async_scheduling", True),
+        (
+            "vllm",
+            {"other_flags": 'compilation-config={"fuse_allreduce_rms":true}'},
+            "latency.fused_norms",
+            True,
+        ),
+        ("sglang", {"max_seqs": "CONC"}, "scheduler.max_num_seqs", 64),
+        ("sglang", {"moe_backend": "deepep low_latency"}, "latency.moe_backend", "deepep"),
+        ("sglang", {"cuda_graph": "prefill off | decode [1, 2, 8]"}, "latency.cuda_graph_sizes", [1, 2, 8]),
+        ("trtllm", {"cuda_graph": "max_batch_size CONC padded"}, "latency.cuda_graph_padding", True),
+        ("trtllm", {"token_budget": "8192", "max_seqs": "default (2048)"}, "scheduler.max_num_seqs", 2048),
+        ("trtllm", {"other_flags": "y:batch_wait_timeout_iters=20"}, "scheduler.prompt_wait_steps", 20),
+    ],
+)
+def test_a_column_of_the_table_is_the_flag_of_its_server(
+    engine: str, row: dict[str, str], key: str, value: Any
+) -> None:
+    launch = read(engine, row)
+    assert launch.values[key] == value
+    assert not launch.unknown
+
+
+def test_limits_of_replicas_are_those_of_the_server() -> None:
+    row = {"token_budget": "16384", "max_seqs": "256"}
+    of_sglang = read("sglang", row, attention_dp=8, ep=8).values
+    assert of_sglang["scheduler.max_num_batched_tokens"] == 2048
+    assert of_sglang["scheduler.max_num_seqs"] == 32
+    row = {"max_seqs": "CONC", "data_parallel": 'attention-dp {"enable_balance": true}'}
+    of_trtllm = read("trtllm", row, attention_dp=8, ep=8).values
+    assert (of_trtllm["scheduler.max_num_seqs"], of_trtllm["attention_dp_timeout_iters"]) == (8, 50)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_division_among_gpus_survives_the_script(engine: str) -> None:
+    for ranks in (1, 8):
+        found = read(engine, {}, attention_dp=ranks, ep=8).values
+        assert (found["tp"], found["attention_dp"], found["ep"]) == (8, ranks, 8)
