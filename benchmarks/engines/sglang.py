@@ -132,7 +132,7 @@ SGLANG = Engine(
     variants=_variants(),
     releases=("0.5.14", "0.5.22", "newest"),
     gated=("0.5.14", "newest"),
-    recorded=("0.5.14", "0.5.23"),
+    recorded=(),
     python=python,
     sources=(
         "sglang/srt/managers/scheduler.py",

@@ -149,6 +149,8 @@ class RankedScheduler(StepScheduler):
     ) -> None:
         super().__init__(config, counters, ranks[0].most_tokens, source)
         self.ranks = [Rank(scheduler) for scheduler in ranks]
+        for scheduler in ranks:
+            scheduler.publishes_late = False  # of outcomes, a rank learns of ends alone
         self.loads = None
         self.waiting = RankQueues(ranks)
         self._pool = RankedPool(ranks, self.book)

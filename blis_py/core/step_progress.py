@@ -15,7 +15,16 @@ from blis_py.core.counters import Counters
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.emission import Bursts, Emission
 from blis_py.core.kv_source import KVSource
-from blis_py.core.request import DECODING, ENDING, FINISHED, PREFILLING, WAITING, FinishReason, Request
+from blis_py.core.request import (
+    DECODING,
+    ENDING,
+    FINISHED,
+    PREFILLING,
+    STALLED,
+    WAITING,
+    FinishReason,
+    Request,
+)
 from blis_py.core.step import Step
 from blis_py.core.step_scheduler import StepScheduler
 
@@ -58,6 +67,9 @@ class StepProgress(StepScheduler):
         self._awaits = config.async_scheduling and config.blocks_await_outcome
         self._overlaps = False
         """With it: whether a step was in flight when the last one was planned."""
+        self.publishes_late = config.async_scheduling and config.batch_former == "prefill-only"
+        """Whether others find a prompt once the outcome of its last step is known, as in SGLang; otherwise at
+        its launch."""
         self._unsettled = 0
         """Requests that end with a step whose outcome is not known yet."""
         self._owed_blocks = 0
@@ -112,9 +124,11 @@ class StepProgress(StepScheduler):
             else:
                 self.counters.prefill_tokens += tokens
             request.computed = computed = request.computed + tokens
-            kv.publish(request)
             if computed < request.prompt_tokens + request.generated:
+                kv.publish(request)
                 continue
+            if not self.publishes_late:
+                kv.publish(request)
             request.generated += 1
             request.note_emission(tick - 1)
             if request.generated >= request.target:
@@ -172,6 +186,8 @@ class StepProgress(StepScheduler):
         self.resolved += steps
         if self.resolved < step.end_tick:
             return []  # no request ends before the last of identical steps
+        if self.publishes_late and step.prefills:
+            self._publish(step.prefills)
         finished = step.ending
         self._unsettled -= len(finished)
         if stopped or (self._async and not _are_ending(finished)):
@@ -181,6 +197,12 @@ class StepProgress(StepScheduler):
         for request in finished:
             self._complete(request)
         return finished
+
+    def _publish(self, prefills: Iterable[tuple[Request, int]]) -> None:
+        """Let others find the prompts of a step whose outcome is known."""
+        for request, _ in prefills:
+            if request.status is DECODING or request.status is STALLED or request.status is ENDING:
+                self.kv.publish(request)
 
     def _ended(self, expected: list[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
         """Requests whose last token came with step `tick`, if still present; later tokens are discarded."""

@@ -164,6 +164,22 @@ def test_prompts_take_whole_pages_of_the_chunk() -> None:
     assert [(r.id, n) for r, n in planned.prefills] == [("A", 17), ("B", 32)]
 
 
+def test_a_prompt_is_found_once_its_outcome_is_known() -> None:
+    """Overlapped: B, planned while A's step runs, computes what C finds a step later."""
+    core = sglang(1000, async_scheduling=True, max_num_batched_tokens=8)
+    flights, cached = [], []
+    for name in ("A", "B", "C"):
+        core.add(Request(name, 0, 8, 5, 5, block_keys=[1, 2, 3, 4]))
+        planned = core.schedule(0)
+        assert planned is not None
+        cached.append([request.computed for request, _ in planned.prefills])
+        core.advance(planned)
+        flights.append(planned)
+        if len(flights) > 1:
+            core.resolve(flights.pop(0))
+    assert cached == [[0], [0], [4]]
+
+
 def test_the_one_with_the_fewest_tokens_is_retracted_to_the_end_of_the_queue() -> None:
     core = sglang(200, page_reserve="none")
     add(core, "A", 50, 60)

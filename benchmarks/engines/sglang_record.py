@@ -1,0 +1,65 @@
+"""Record decisions of SGLang as `tests/core/sglang_decisions`, which tests compare without a wheel.
+
+    python -m benchmarks.engines.sglang_record
+
+Of each release and kind of scenarios in which every step has to be SGLang's: small ones at random, and some
+in which requests are retracted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from benchmarks.engines import wheels
+from benchmarks.engines.child import Child
+from benchmarks.engines.decisions import Decision, write
+from benchmarks.engines.engine import Variant, release_of
+from benchmarks.engines.sglang import SGLANG
+
+FOLDER = Path(__file__).resolve().parents[2] / "tests" / "core" / "sglang_decisions"
+RELEASES = ("0.5.14", "0.5.23")
+_PLAIN, _RETRACTING = 3, 1
+_MOST_STEPS, _MOST_RETRACTING_STEPS = 150, 1500
+_TRIES = 20
+
+
+def main() -> int:
+    """Record; returns the exit status."""
+    FOLDER.mkdir(exist_ok=True)
+    for version in RELEASES:
+        wheel, python = wheels.unpacked(SGLANG.package, version, SGLANG.kept), SGLANG.python()
+        if wheel is None or python is None:
+            return 1
+        with Child(SGLANG.program, wheel.root, python) as child:
+            found = [
+                each for kind in SGLANG.variants_of(version) for each in _decisions(kind, child, version)
+            ]
+        write(FOLDER / f"{version}.jsonl", found)
+    return 0
+
+
+def _decisions(kind: Variant, child: Child, version: str) -> Iterator[Decision]:
+    plain = retracting = 0
+    for number in range(_TRIES):
+        scenario = kind.draw(Random(f"record/{kind.name}/{number}"), release_of(version))
+        child.send(scenario)
+        trace = child.receive()
+        if isinstance(trace, dict):
+            continue
+        retracts = any(step["preempted"] for step in trace)
+        if retracts and retracting < _RETRACTING and len(trace) <= _MOST_RETRACTING_STEPS:
+            retracting += 1
+            yield Decision(scenario, trace)
+        elif plain < _PLAIN and len(trace) <= _MOST_STEPS:
+            plain += 1
+            yield Decision(scenario, trace)
+        if (plain, retracting) == (_PLAIN, _RETRACTING):
+            return
+    print(f"{version}, {kind.name}: {plain} plain, {retracting} retracting", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Decisions of SGLang's own scheduling loop, as recorded, are ours under the preset of the release.
+
+`python -m benchmarks.engines.sglang_record` made the files, from the engine's wheels.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.engines import ours
+from benchmarks.engines.compare import first_difference
+from benchmarks.engines.decisions import read
+from benchmarks.engines.sglang import config
+
+FILES = sorted(Path(__file__).with_name("sglang_decisions").glob("*.jsonl"))
+
+
+def test_both_releases_have_decisions_with_retractions() -> None:
+    assert [path.stem for path in FILES] == ["0.5.14", "0.5.23"]
+    for path in FILES:
+        found = read(path)
+        assert {decision.scenario["async_scheduling"] for decision in found} == {False, True}
+        assert {decision.scenario["block_size"] for decision in found} == {1, 16}
+        assert any(step["preempted"] for decision in found for step in decision.trace)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_step_is_sglangs(path: Path) -> None:
+    for scenario, trace in read(path):
+        own = ours.trace(scenario, config(scenario, path.stem))
+        assert first_difference(trace, own) is None, scenario
