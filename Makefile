@@ -114,10 +114,11 @@ soak-engine: $(VENV)/.installed-check
 mutants: $(VENV)/.installed-check
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 
-# The schedulers of engines, from their wheels, beside ours on random scenarios: a table, and an error where a step
-# differs. ENGINES='--versions 0.29 --scenarios 500 --seed 7' for others. Wheels are kept in the user's cache.
+# The schedulers of engines, from their wheels, beside ours on 100 random scenarios of each of some releases: a table, and
+# an error where a step differs. ENGINES='--engines vllm --versions 0.29 --scenarios 500 --seed 7' for others. Wheels are
+# kept in the user's cache.
 engines: export PYTHONPATH := $(CURDIR)
-engines: $(VENV)/.installed
+engines: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.engines.check $(ENGINES)
 
 # What a release that was not seen before needs of the preset: make track VERSION=0.34.0, TRACK='--engine sglang' for another

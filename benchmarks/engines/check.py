@@ -1,6 +1,6 @@
 """Compare our scheduler with engines' own, release by release, on random scenarios.
 
-    python -m benchmarks.engines.check --versions 0.15 0.24 newest --scenarios 100 --seed 1
+    python -m benchmarks.engines.check --engines vllm --versions 0.15 0.24 newest --scenarios 100 --seed 1
 
 A table goes to stdout, progress to stderr. Exit status 1 if a scenario differs; the smallest one that does
 is printed as a case to add. Needs no GPU; wheels are downloaded once, see `wheels.py`.
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines.check", description=__doc__)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--versions", nargs="+", help="Default: those that `make engines` compares.")
-    parser.add_argument("--scenarios", type=int, default=100, help="Of each kind and release.")
+    parser.add_argument("--scenarios", type=int, default=25, help="Of each kind and release.")
     parser.add_argument("--seed", type=int, default=1)
     only = "Kinds of scenarios with this text in their names, those that are known to differ among them."
     parser.add_argument("--only", default="", help=only)
