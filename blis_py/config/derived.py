@@ -33,6 +33,8 @@ READ = (
 """Keys that rules read."""
 ROLE = "role"
 """Phase that an instance of a disaggregated server is for; read like a setting."""
+_LARGER_SMALL = (0, 5, 20)
+"""Release of SGLang from which GPUs of 20 to 35 GiB have larger chunks and graphs."""
 _SUMS, _GRAPHS_OF_CHUNKS = (0, 5, 3), (0, 5, 10)
 """Releases of SGLang from which the share is the rest of a sum of needs; and from which chunks have CUDA
 graphs by default, and states of linear attention are copied beside the running step."""
@@ -108,6 +110,8 @@ def _chunk(server: LaunchedEngine) -> int:
 
 
 def _chunk_of_all(server: LaunchedEngine, gpu: GpuSpec) -> int:
+    if server.since(_LARGER_SMALL):
+        return sglang.later_chunk_tokens(gpu)
     return sglang.chunk_tokens(gpu) if server.since(_SUMS) else sglang.earlier_chunk_tokens(gpu)
 
 
@@ -118,7 +122,7 @@ def _share(server: LaunchedEngine) -> float:
     images = None if shape is None or shape.image_encoder is None else sglang.Encoder(*shape.image_encoder)
     if not server.since(_SUMS):
         return max(sglang.earlier_memory_share(gpu, server.gpus, server.replicas, images), _LEAST_SHARE)
-    chunk = server.count(CHUNK, 0) * server.replicas or sglang.chunk_tokens(gpu)
+    chunk = server.count(CHUNK, 0) * server.replicas or _chunk_of_all(server, gpu)
     share = sglang.memory_share(
         gpu,
         server.gpus,
@@ -135,7 +139,8 @@ def _largest_graph(server: LaunchedEngine, gpu: GpuSpec) -> int:
     sizes = server["latency.cuda_graph_sizes"]
     if isinstance(sizes, list | tuple) and sizes and all(isinstance(size, int) for size in sizes):
         return int(max(sizes))
-    return server.count("latency.cuda_graph_max_size", sglang.largest_graph(gpu, server.gpus))
+    largest = sglang.later_largest_graph if server.since(_LARGER_SMALL) else sglang.largest_graph
+    return server.count("latency.cuda_graph_max_size", largest(gpu, server.gpus))
 
 
 def _chunk_graphs_mib(server: LaunchedEngine, chunk: int) -> float:
@@ -267,8 +272,8 @@ RULES = {
     ),
     "sglang-chunk": DerivedSetting(
         _chunk,
-        "by GPU memory: 2048 below 35 GiB, 4096 below 60 (before 0.5.3 8192), 8192 below 160, else 16384; "
-        "divided by attention DP",
+        "by GPU memory: 2048 below 35 GiB (from 0.5.20 4096 from 20 GiB), 4096 below 60 (before 0.5.3 8192), "
+        "8192 below 160, else 16384; divided by attention DP",
     ),
     "sglang-memory-share": DerivedSetting(
         _share,

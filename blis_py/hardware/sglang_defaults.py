@@ -1,8 +1,8 @@
 """Defaults that SGLang derives from a GPU's memory and the width of a server.
 
 `_handle_gpu_memory_settings` and `adjust_mem_fraction_for_vlm` of `sglang/srt/server_args.py`, releases 0.5.1
-to 0.5.14. The share of the memory for weights and KV cache leaves room for (in MiB, at least 10240 on GPUs
-above 60 GiB)
+to 0.5.23 (there `arg_groups/memory_hook.py`). The share of the memory for weights and KV cache leaves room
+for (in MiB, at least 10240 on GPUs above 60 GiB)
 
     512 + 1.5*max(chunk, 2048) + 2*graphs + 1024/8*gpus
       + 3*graphs*replicas, 4.5 above 300 graphs        with attention DP
@@ -30,6 +30,9 @@ _CLASSES = (
 )
 """Memory in GiB below which a row holds; tokens of a chunk; largest batch with a CUDA graph below four GPUs,
 and from four on."""
+_SMALL_GPU_GIB = (20, 35)
+_LATER_SMALL = (4096, 48, 160)
+"""From 0.5.20 on, the same of GPUs with this memory."""
 _EARLIER_CLASSES = (
     (35, 2048, 2.8, 0.1),
     (90, 8192, 9.5, 0.5),
@@ -64,6 +67,21 @@ class Encoder(NamedTuple):
 def chunk_tokens(gpu: GpuSpec) -> int:
     """`chunked_prefill_size` of a server, before attention DP divides it."""
     return _row_of(gpu, _CLASSES)[1]
+
+
+def later_chunk_tokens(gpu: GpuSpec) -> int:
+    """`chunked_prefill_size` of a server from 0.5.20 on."""
+    return _LATER_SMALL[0] if _is_small(gpu) else chunk_tokens(gpu)
+
+
+def later_largest_graph(gpu: GpuSpec, gpus: int) -> int:
+    """`cuda_graph_max_bs` from 0.5.20 on; see `largest_graph`."""
+    return _LATER_SMALL[1 if gpus < 4 else 2] if _is_small(gpu) else largest_graph(gpu, gpus)
+
+
+def _is_small(gpu: GpuSpec) -> bool:
+    least, most = _SMALL_GPU_GIB
+    return least <= gpu.driver_memory_bytes / 2**30 < most
 
 
 def earlier_chunk_tokens(gpu: GpuSpec) -> int:

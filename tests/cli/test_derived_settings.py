@@ -36,12 +36,17 @@ def limits(config: RunConfig) -> tuple[int, float]:
         ("h100", 4, (8192, 0.819)),
         ("h200", 1, (8192, 0.903)),
         ("b200", 8, (16384, 0.849)),
-        ("rtx-4090", 1, (2048, 0.833)),
+        ("rtx-4090", 1, (4096, 0.704)),
         ("l40s", 1, (4096, 0.843)),
     ],
 )
 def test_gpu_and_width_decide(gpu: str, tp: int, expected: tuple[int, float]) -> None:
     assert limits(load_config(overrides={**LLAMA, "gpu": gpu, "tp": tp})) == expected
+
+
+def test_small_gpus_had_smaller_chunks_before_0_5_20() -> None:
+    settings = {**LLAMA, "gpu": "rtx-4090", "tp": 1, "engine": "sglang-0.5.19"}
+    assert limits(load_config(overrides=settings)) == (2048, 0.833)
 
 
 @pytest.mark.parametrize(

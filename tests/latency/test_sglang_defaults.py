@@ -14,6 +14,8 @@ from blis_py.hardware.sglang_defaults import (
     earlier_chunk_tokens,
     earlier_memory_share,
     largest_graph,
+    later_chunk_tokens,
+    later_largest_graph,
     memory_share,
     running_requests,
 )
@@ -41,6 +43,18 @@ from blis_py.models.model_shape import load_model
 def test_the_share_leaves_room_for_a_chunk_and_graphs(gpu: str, gpus: int, chunk: int, share: float) -> None:
     spec = load_gpu(gpu)
     assert memory_share(spec, gpus, chunk=chunk, graphs=largest_graph(spec, gpus)) == share
+
+
+@pytest.mark.parametrize(
+    ("gpu", "chunk", "below_four", "from_four"),
+    [("l4", 4096, 48, 160), ("rtx-4090", 4096, 48, 160), ("l40s", 4096, 32, 160), ("h100", 8192, 256, 512)],
+)
+def test_from_0_5_20_on_small_gpus_have_larger_chunks_and_graphs(
+    gpu: str, chunk: int, below_four: int, from_four: int
+) -> None:
+    spec = load_gpu(gpu)
+    assert later_chunk_tokens(spec) == chunk
+    assert [later_largest_graph(spec, gpus) for gpus in (1, 4)] == [below_four, from_four]
 
 
 @pytest.mark.parametrize(
