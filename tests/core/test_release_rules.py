@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.rank_schedulers import scheduler_of
 from blis_py.core.request import DECODING, Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
@@ -185,6 +186,27 @@ def test_the_last_token_of_a_prompt_begins_the_interval_anew(prompt: int, expect
     """vLLM 0.33."""
     two = {"A": Arrival(0, prompt, 5), "B": Arrival(2, 2, 1)}
     assert steps(two, 9, 2, 8, prefill_schedule_interval=3) == expected
+
+
+def test_ranks_count_the_steps_of_the_interval_together() -> None:
+    """vLLM 0.29 and 0.33 with data parallelism: B waits for the third step of the wave, not for the third
+    after A's prompt."""
+    config = SchedulerConfig(
+        num_kv_blocks=18, block_size=2, max_model_len=18, max_num_seqs=8, max_num_batched_tokens=16,
+        ranks=2, rank_choice="round-robin", prefill_schedule_interval=3, prefill_interval_needs_ranks=True,
+    )  # fmt: skip
+    ranks = scheduler_of(config)
+    for name, prompt, output in (("A", 9, 6), ("other rank", 2, 9)):
+        assert ranks.add(Request(name, 0, prompt, output, output)) is None
+    prompts = []
+    for number in range(5):
+        if number == 2:
+            assert ranks.add(Request("B", 0, 2, 1, 1)) is None
+        step = ranks.schedule(0)
+        assert step is not None
+        prompts.append([(request.id, tokens) for request, tokens in step.prefills])
+        ranks.finish(step)
+    assert prompts == [[("A", 8), ("other rank", 2)], [("A", 1)], [], [("B", 2)], []]
 
 
 def test_the_last_running_request_is_preempted_though_its_last_step_is_in_flight() -> None:
