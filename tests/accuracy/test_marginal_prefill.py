@@ -67,7 +67,8 @@ def test_the_table_has_a_row_for_all_and_for_each_engine() -> None:
 
 
 def test_servers_whose_prompts_wait_by_a_flag_and_cold_ones_are_no_pair_of_others() -> None:
-    (short, error), long = priced(1024, 4, 100.0, 140.0), priced(8192, 4, 300.0, 360.0)
+    both = priced(1024, 4, 100.0, 140.0), priced(8192, 4, 300.0, 360.0)
+    (short, error), long = ((replace(each, engine="trtllm", version=""), off) for each, off in both)
     waiting = replace(short, flags={"other_flags": "batch_wait_timeout_iters=20"}), error
     assert not errors(waiting, long)
     assert len(errors(waiting, (replace(long[0], flags=waiting[0].flags), long[1]))) == 1
