@@ -1,6 +1,8 @@
 """How well recorded servers under open load are predicted, with nothing of the runs themselves.
 
-    python benchmarks/accuracy/open_loop_runs.py ../shared/data/open_loop_runs [--only llama4]
+    python benchmarks/accuracy/open_loop_runs.py ../shared/data/open_loop_runs [--only llama4] [--write]
+
+`--write` keeps the errors in `benchmarks/results/open_loops.json`, from which plans draw.
 
 Each run: 252 ShareGPT requests at a rate, as their client saw them (LMBench). Llama-3.1-70B in 16 bits on
 A100, one replica and two; Llama-4-Scout in FP8 by channel on H100, whose prompts its prefix cache held from
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,6 +28,7 @@ from blis_py.api import build
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
 
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "open_loops.json"
 METRICS = ("TTFT mean", "TPOT mean", "E2E mean")
 _LATER_NS = 10**13
 """Arrival of the first measured request of a server with a warm prefix cache."""
@@ -128,16 +132,35 @@ def _tpot(ttft_ms: Floats, e2e_ms: Floats, run: Run, several: NDArray[np.bool_])
     return tpot_ms
 
 
+def write(folder: Path, kept: Mapping[str, Mapping[str, float]]) -> None:
+    """Errors of all runs, with their servers. Those whose requests wait twice as long for their first token
+    as at the lowest rate are near saturation."""
+    rows, least_ms = [], {}
+    for name, run in runs(folder).items():
+        server = name.rpartition("_")[0]
+        least_ms[server] = min(least_ms.get(server, np.inf), float(run.ttft_ms.mean()))
+    for name, run in runs(folder).items():
+        known = {key: run.server.settings[key] for key in ("model", "gpu", "tp")}
+        near = bool(run.ttft_ms.mean() > 2 * least_ms[name.rpartition("_")[0]])
+        rows.append({"case": name, **known, "near_saturation": near, "errors": kept[name]})
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="runs with this in their name")
+    parser.add_argument("--write", action="store_true", help="keep the errors of all runs")
     options = parser.parse_args()
+    kept = {}
     print(f"{'run':22}" + "".join(f"{name:>11}" for name in METRICS))
     for name, run in runs(options.folder).items():
         if options.only in name:
             found = errors(run)
             print(f"{name:22}" + "".join(f"{found[metric]:>+11.1%}" for metric in METRICS), flush=True)
+            kept[name] = {metric: round(error, 4) for metric, error in found.items()}
+    if options.write:
+        write(options.folder, kept)
 
 
 if __name__ == "__main__":

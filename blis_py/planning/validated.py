@@ -15,6 +15,9 @@ OPEN, CLOSED, SATURATED = "open loop", "closed loop", "open loop near saturation
 DENSE, EXPERTS = "dense", "mixture of experts"
 NEW_GPU, LEARNED, NOT_LEARNED = "new GPU", "learned on", "not learned on"
 _HELD_OUT_FILE, _POINTS_FILE = "real_engines.json", "accuracy.json"
+_OPEN_LOOPS_FILE = "open_loops.json"
+_DENSE_MODELS = ("llama-3", "llama-2")
+"""Models of those runs that have no experts."""
 _VLLM = "vllm"
 _HELD_OUT = ("run left out", "new model", NEW_GPU)
 _CONFIGURATION = re.compile(
@@ -65,10 +68,11 @@ class Validated:
 def validated(latency_model: str) -> tuple[Validated, ...]:
     """All validated runs of a latency model; runs whose measurements contradict each other are left out.
 
-    Dense models under vLLM are those of `real_engines.json`, which the latency model had not seen; all others
-    the points of `accuracy.json`, of which it was learned on many.
+    Dense models under vLLM are those of `real_engines.json`, which the latency model had not seen, and the
+    recorded runs of other sources in `open_loops.json`; all others the points of `accuracy.json`, of which it
+    was learned on many.
     """
-    return (*_held_out(latency_model), *(_points() if latency_model == "trained" else ()))
+    return (*_held_out(latency_model), *((*_points(), *_recorded()) if latency_model == "trained" else ()))
 
 
 def _held_out(latency_model: str) -> Iterator[Validated]:
@@ -111,6 +115,26 @@ def _points() -> Iterator[Validated]:
             LEARNED if point["learned"] else NOT_LEARNED,
             ratios,
             engine,
+        )
+
+
+def _recorded() -> Iterator[Validated]:
+    for row in _read(_OPEN_LOOPS_FILE, []):
+        ratios = {}
+        for name, error in row["errors"].items():
+            metric, _, stat = name.lower().partition(" ")
+            ratios[metric, stat] = 1 / (1 + error)
+        narrow = row["model"].endswith("-fp8")
+        yield Validated(
+            row["case"],
+            row["model"].removesuffix("-fp8"),
+            row["gpu"],
+            row["tp"],
+            "FP8" if narrow else "16-bit",
+            DENSE if row["model"].startswith(_DENSE_MODELS) else EXPERTS,
+            SATURATED if row["near_saturation"] else OPEN,
+            NOT_LEARNED,
+            ratios,
         )
 
 
