@@ -74,7 +74,7 @@ def test_the_run_near_saturation_is_marked_in_the_results() -> None:
     assert not others & {"exp0_vllm70b_0.5", "exp4_llama4_25"}
 
 
-def test_errors_of_a_kind_that_nobody_learned_are_those_of_its_recorded_servers() -> None:
+def test_errors_of_a_kind_without_learned_terms_are_those_of_its_recorded_servers() -> None:
     """Experts in FP8 under open load: TPOT of Llama-4-Scout is 1 % too low to 22 % too high."""
     regime = Regime("vllm", "h100", "FP8", EXPERTS, OPEN)
     errors = errors_in(regime, validated("trained"), 400, TTFT)
