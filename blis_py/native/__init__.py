@@ -37,6 +37,7 @@ EVERY_STEP = (
     "core.deadlines",
     "core.lifecycle",
     "core.batch_former",
+    "core.prefill_only",
     "core.step_scheduler",
     "core.step_progress",
     "core.scheduler",
