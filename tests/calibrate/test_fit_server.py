@@ -62,7 +62,7 @@ def test_the_engine_file_simulates_the_fitted_server(found: ServerFit, tmp_path:
     path = tmp_path / "mine.yaml"
     path.write_text(engine_file(found, build(model="llama-3.1-8b").config))
     mine = load_engine(str(path))
-    assert mine.title == "vLLM 0.15, fitted to a server"
+    assert mine.title == "vLLM 0.33, fitted to a server"
     assert (
         "fitted to 300 requests of planted; 90 % intervals: step_scale" in mine.sources["latency.step_scale"]
     )
