@@ -105,7 +105,7 @@ class BatchFormer:
             free = self._kv.pool.num_free
             blocks = running.decoding.crossings[tick % self._block_size]
             if blocks <= free:
-                if self.held or not running.prefilling:
+                if not running.prefilling or (self.held and running.bursts is None):
                     if blocks:
                         self._kv.pool.reserve(blocks)
                     return budget_tokens - decodes
@@ -317,6 +317,8 @@ class RunningFirst(BatchFormer):
         chunks: Prefills = []
         prefilling, last_decode = self._running.prefilling, self._running.decoding.last_seq
         for request in prefilling:
+            if self.held and not request.bursting:
+                continue
             uncomputed = min(self._lacking(request), self._chunk)
             if uncomputed > budget_tokens and next(iter(prefilling)).seq < last_decode:
                 return None  # a decode behind this prefill would have no budget left

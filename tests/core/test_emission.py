@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
@@ -156,3 +157,44 @@ def test_tokens_in_flight_of_a_timed_out_request_are_taken_back() -> None:
     assert one.generated == 7
     scheduler.abort(one)
     assert (one.generated, one.bursts) == (1, [])
+
+
+def test_prompts_that_are_held_back_do_not_hold_back_requests_that_emit_several_tokens() -> None:
+    """Steps of `prefill_schedule_interval` without prompts serve every decode, however many it emits."""
+    scheduler = machine(2, 1, max_num_batched_tokens=8, prefill_schedule_interval=4)
+    scheduler.add(one := Request("A", 0, 6, 30, 30))
+    step(scheduler)
+    scheduler.add(two := Request("B", 0, 20, 4, 4))
+    steps = [step(scheduler) for _ in range(8)]
+    tokens = [dict(planned.prefills) for planned in steps]
+    assert [each.get(one) for each in tokens] == [3] * 8
+    with_prompts = [number for number, each in enumerate(tokens) if two in each]
+    assert with_prompts
+    assert len(with_prompts) < 8
+    while one.status is not Status.FINISHED or two.status is not Status.FINISHED:
+        step(scheduler)
+    assert scheduler.kv.pool.num_free == 100
+
+
+@pytest.mark.parametrize("interval", [2, 4, 7])
+@pytest.mark.parametrize("seed", range(6))
+def test_held_prompts_beside_drafts_end_and_leak_nothing(interval: int, seed: int) -> None:
+    rng = Random(seed)
+    settings = {"max_num_batched_tokens": rng.choice((6, 16, 64)), "max_num_seqs": rng.choice((2, 8))}
+    scheduler = machine(
+        rng.randint(1, 3), 1, 0, blocks=rng.choice((16, 60)), prefill_schedule_interval=interval, **settings
+    )
+    requests = []
+    for number in range(12):
+        output = rng.randint(1, 20)
+        name = rng.choice("AR") + str(number)
+        requests.append(request := Request(name, 0, rng.randint(1, 30), output, output))
+        scheduler.add(request)
+        if rng.random() < 0.5:
+            step(scheduler)
+    for _ in range(2000):
+        if all(request.status is Status.FINISHED for request in requests):
+            break
+        step(scheduler)
+    assert all(request.status is Status.FINISHED for request in requests)
+    assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
