@@ -77,6 +77,10 @@ class NaiveAsync:
         self.running: list[Job] = []
         self.free = limits.blocks
         self.discarded = 0
+        self.closing: list[Job] = []
+        """In the order in which their last steps were planned."""
+        self.gave_up = False
+        """Whether a request lost its place in the batch composed last."""
 
     def serve(self, jobs: list[Job]) -> None:
         """Until all is done."""
@@ -88,6 +92,8 @@ class NaiveAsync:
             batch = self.compose()
             if flight is None:
                 if batch is None:
+                    if self.gave_up:
+                        continue  # nothing runs, so it is composed again at once
                     if not coming:
                         return
                     now_ns = coming[0].arrival_ns
@@ -113,6 +119,7 @@ class NaiveAsync:
             self.waiting.sort(key=lambda job: (job.prompt, job.arrival_ns, f"{job.row}"))
         tokens: dict[Job, int] = {}
         left, preempted = self.give_to_running(tokens)
+        self.gave_up = preempted
         if not preempted:
             self.let_in(tokens, left)
         return Batch(tokens) if tokens else None
@@ -140,8 +147,8 @@ class NaiveAsync:
             if job in self.running:
                 tokens[job] = wanted
                 left -= wanted
-            elif tokens:
-                break  # Choice: behind one that gave up its own place the others wait for the next step
+            else:
+                break  # behind one that gave up its own place the others wait for the next step
         return left, preempted
 
     def take(self, job: Job, tokens: int) -> bool:
@@ -153,8 +160,8 @@ class NaiveAsync:
         return True
 
     def pages_of_closed(self) -> bool:
-        for job in self.running:
-            if job.closed and job.blocks:
+        for job in self.closing:  # Choice: of several, of the one whose last step was planned first
+            if job in self.running and job.blocks:
                 self.give_back(job)
                 return True
         return False
@@ -191,10 +198,13 @@ class NaiveAsync:
         decodes = sum(job.decodes for job in batch.tokens)
         prefill = sum(n for job, n in batch.tokens.items() if not job.decodes)
         batch.end_ns = now_ns + self.price(prefill, decodes)
-        for job, tokens in batch.tokens.items():
+        # Choice: of those whose last step it is, prompts come before decodes.
+        for job, tokens in sorted(batch.tokens.items(), key=lambda item: item[0].decodes):
             job.stored += tokens
             if job.missing == 0:
                 job.planned += 1
+                if job.closed:
+                    self.closing.append(job)
                 job.decodes = True
                 batch.emits.append((job, job.planned))
         return batch
