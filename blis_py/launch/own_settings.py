@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
-from json import dumps
 from typing import Any
 
 from blis_py.config.layers import flatten
@@ -49,7 +49,7 @@ def lines_of(settings: Mapping[str, Any]) -> list[str]:
     """Lines that `own_settings` reads back as these settings."""
     lines: list[str] = []
     for key, value in settings.items():
-        word = shlex.quote(f"{key}={dumps(value) if not isinstance(value, str) else _quoted(value)}")
+        word = shlex.quote(f"{key}={json.dumps(value) if not isinstance(value, str) else _quoted(value)}")
         if lines and len(lines[-1]) + len(word) < _WIDTH:
             lines[-1] += f" {word}"
         else:
@@ -59,7 +59,7 @@ def lines_of(settings: Mapping[str, Any]) -> list[str]:
 
 def _quoted(text: str) -> str:
     """The text, in quotes where YAML would read something else."""
-    return text if parse_yaml(text) == text else dumps(text)
+    return text if parse_yaml(text) == text else json.dumps(text)
 
 
 def server_settings(config: RunConfig) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from json import dumps
 from typing import Any
 
 from blis_py.config.engine import load_engine, names
@@ -149,7 +149,7 @@ def _as_flags(data: Mapping[Any, Any], findings: LaunchFindings) -> Iterator[tup
     for key, value in data.items():
         name = spelled(f"--{key}", findings.table)
         if isinstance(value, Mapping):
-            yield name, dumps(value)
+            yield name, json.dumps(value)
         elif isinstance(value, list):
             yield name, " ".join(map(str, value))
         elif value is False:
