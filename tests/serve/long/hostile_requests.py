@@ -9,6 +9,7 @@ middle of further hostile requests.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -66,7 +67,8 @@ def _send(server: Server, data: bytes) -> int:
     with socket.create_connection((address.hostname, address.port), timeout=_WAIT_S) as connection:
         try:
             connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):  # it may have been refused and closed by now
+                connection.shutdown(socket.SHUT_WR)
             got = b""
             while part := connection.recv(1 << 16):
                 got = (got + part)[:100]
