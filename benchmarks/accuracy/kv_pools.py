@@ -153,7 +153,7 @@ def _pool(row: dict[str, str], configs: Path) -> Pool | None:
         shape=shape,
         gpu=gpu,
         tp=int(row["tp"]),
-        utilization=float(row["gpu_memory_utilization"] or 0.9),
+        utilization=float(row["gpu_memory_utilization"] or _default_utilization(row["engine_version"])),
         tokens=int(row["max_num_batched_tokens"] or tokens),
         seqs=int(row["max_num_seqs"] or seqs),
         blocks=int(row["num_gpu_blocks"]),
@@ -173,6 +173,11 @@ def _shape(model: str, configs: Path) -> ModelShape:
     name = CONFIGS.get(model, model)
     shape = load_model(name, configs / f"{name.replace('/', '--')}_config.json")
     return replace(shape, name=_name(model))
+
+
+def _default_utilization(version: str) -> float:
+    """`gpu_memory_utilization` where none is given, by `vllm/config/cache.py`."""
+    return 0.92 if _release(version) >= (0, 20) else 0.9
 
 
 def _default_limits(gpu: GpuSpec) -> tuple[int, int]:
