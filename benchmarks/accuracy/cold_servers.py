@@ -25,7 +25,7 @@ from blis_py import native
 native.activate()  # ahead of the modules that it replaces
 
 from point_sets import points_of  # noqa: E402
-from points import COMPILE_MS, Point, figures_ms  # noqa: E402
+from points import Point, figures_ms  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,13 @@ class Wait:
     warm_ms: float
     """Mean TTFT with all kernels compiled."""
     cold_ms: float
+    known_ms: float
+    """Compiling time that the preset knows, with which `cold_ms` was predicted."""
 
     @property
     def compile_ms(self) -> float:
         """Compiling time that its own mean TTFT shows."""
-        share = (self.cold_ms - self.warm_ms) / COMPILE_MS
+        share = (self.cold_ms - self.warm_ms) / self.known_ms
         return (self.point.measured["ttft.mean"] - self.warm_ms) / share
 
     @property
@@ -53,11 +55,12 @@ def waits(points: list[Point]) -> Iterator[Wait]:
     seen = set()
     for point in points:
         key = *point.alike, point.version, *(f"{value:.3g}" for value in point.measured.values())
-        if point.cold and point.compiles_late and not point.refused and key not in seen:
+        if not point.refused and key not in seen and point.waits_for_kernels:
             seen.add(key)
             warm_ms, cold_ms = (_ttft_ms(p) for p in (replace(point, cold=False), point))
             if cold_ms > warm_ms:
-                yield Wait(point, warm_ms, cold_ms)
+                known_ms = point.simulation().config.latency.kernel_compile_ms
+                yield Wait(point, warm_ms, cold_ms, known_ms)
 
 
 def _ttft_ms(point: Point) -> float:

@@ -16,14 +16,12 @@ from typing import Any
 import numpy as np
 from disaggregated_page import AMD, MTP
 from dynamo_jobs import rounds, with_script
-from points import NotExpressed, Point, Row, _flags, _float, _latencies_ms, _reason, _rows
+from points import NotExpressed, Point, Row, _flags, _float, _latencies_ms, _reason, _rows, keywords
 
 from blis_py.api import Simulation, build
-from blis_py.config.described import field_of
-from blis_py.config.models import NAMES
-from blis_py.core.checks import choices_of
 from blis_py.errors import InputError
 from blis_py.hardware.layout import Layout
+from blis_py.launch.reader import read_launch
 
 GPUS_OF_A_NODE = {"gb200": 4}
 """8 for all others."""
@@ -31,16 +29,8 @@ RACK_SCALE = ("gb200",)
 """GPUs whose NVLink joins nodes: KV goes over it, unless the transceiver's environment forbids it."""
 ADAPTER_GBPS = 50
 """Of a GPU's network adapter, which joins the nodes of an instance wider than its NVLink: 400 Gb/s."""
-BLOCK_TOKENS = 16
-"""Of SGLang's preset."""
 NO_FLAGS = "launch settings are not published"
 NO_WIDTH = "several layouts fit its label"
-EXPERT_KERNELS = frozenset(choices_of(field_of("latency.moe_backend").metadata) or ()) - {"auto"}
-"""Of those that servers are set to; kernels of others were not measured."""
-GENERATED = "read (settings of the config file)"
-"""Status of servers whose config file Dynamo's generator wrote: decodes have padded CUDA graphs for batches
-up to `max_batch_size`, and the prefill side runs without overlap (`gen_yaml.py`, ai-dynamo/dynamo,
-`components/backends/trtllm/performance_sweeps`)."""
 REDUNDANT_EXPERTS = 32
 """What the recipes set where the groups do not divide a model's experts."""
 
@@ -93,64 +83,38 @@ class Apart:
 
     def settings(self) -> dict[str, Any]:
         """Keywords of `blis.build`."""
-        point = replace(self.of, flags={}, gpus=self.prefill.layout.gpus)
-        settings = point.settings()
-        for name in ("tp", "attention_dp", "ep"):
-            del settings[name]
-        if reserve := self._own_number(self.decode, "num-reserved-decode-tokens"):
-            settings["num_reserved_decode_tokens"] = reserve
-        received = re.search(r"max_tokens_in_buffer\W*(\d+)", self.decode.flags.get("kv_transfer", ""))
-        if received and self.of.engine == "trtllm":
-            settings["max_tokens_in_buffer"] = int(received[1])
         sides = {"prefill": self.prefill, "decode": self.decode}
+        scripts = [self._script(name, side) for name, side in sides.items() for _ in range(side.workers)]
+        common = replace(self.of, flags={}).settings()
+        launch = keywords(read_launch(scripts, model=self.of.bundled[0]))
+        launch.pop("attention_dp_timeout_iters", None)
+        for name in ("tp", "attention_dp", "ep"):
+            del common[name]
+        for pool in launch["pools"]:
+            pool |= self._hardware(sides[pool["name"]].layout)
         return {
-            **settings,
-            "pools": [self._pool(name, side) for name, side in sides.items()],
+            **common,
+            **launch,
             "handoff": self.of.engine,
             "pd_link": self.link,
             "pd_gpus_per_node": GPUS_OF_A_NODE.get(self.of.gpu, 8),
         }
 
-    def _pool(self, name: str, side: Side) -> dict[str, Any]:
-        layout = side.layout
-        pool: dict[str, Any] = {"name": name, "role": name, "count": side.workers, "tp": layout.gpus}
-        pool |= {"attention_dp": layout.attention_dp, "ep": layout.ep}
-        if layout.gpus > _linked(self.of.gpu):
-            pool["link_gbps"] = ADAPTER_GBPS
-        if tokens := self._own_number(side, "max-total-tokens"):
-            blocks = tokens * layout.attention_dp // BLOCK_TOKENS
-            pool["scheduler"] = {"num_kv_blocks": blocks}
-        if self.of.shape().experts % layout.ep:
-            pool["redundant_experts"] = REDUNDANT_EXPERTS
-        point = replace(self.of, flags=side.flags, gpus=layout.gpus, attention_dp=layout.attention_dp)
-        for flag, value in self._shares(point._of_flags(), side).items():
-            section, _, leaf = NAMES[flag].rpartition(".")
-            (pool.setdefault(section, {}) if section else pool)[leaf] = value
-        return pool
-
-    def _own_number(self, side: Side, flag: str) -> int:
-        """A number among the launch flags of a side, of its own recipe for these lengths; 0 = not given."""
-        lengths = side.flags.get("isl"), side.flags.get("osl")
+    def _script(self, name: str, side: Side) -> str:
+        """The script of an instance. Numbers of KV tokens hold for the lengths of the recipe alone."""
+        flags, lengths = dict(side.flags), (side.flags.get("isl"), side.flags.get("osl"))
         if lengths != (str(self.of.prompt_tokens), str(self.of.output_tokens)):
-            return 0
-        found = re.search(rf"\b{flag}=(\d+)", side.flags.get("other_flags", ""))
-        return int(found[1]) if found else 0
+            other = flags.get("other_flags", "")
+            flags["other_flags"] = re.sub(r"\b(max-total|num-reserved-decode)-tokens=\d+", "", other)
+        layout = side.layout
+        return self.of.launched(flags, layout.gpus, layout.attention_dp, layout.ep, name).script()
 
-    def _shares(self, flags: dict[str, Any], side: Side) -> dict[str, Any]:
-        """The flags with what the status of the row says of its side."""
-        flags.pop("attention_dp_timeout_iters", None)
-        kernels = flags.pop("moe_backend", "").partition(" ")[0]
-        if kernels in EXPERT_KERNELS:
-            flags["moe_backend"] = kernels
-        if side.flags.get("status") == GENERATED and side is self.decode:
-            flags |= {"cuda_graph_padding": True, "cuda_graph_max_size": flags["max_num_seqs"]}
-        elif side.flags.get("status") == GENERATED:
-            flags["async_scheduling"] = False
-        if side.flags.get("async_scheduling") == "off":
-            flags["async_scheduling"] = False
-        if "load-balance-method=round_robin" in side.flags.get("other_flags", ""):
-            flags["rank_choice"] = "round-robin"
-        return flags
+    def _hardware(self, layout: Layout) -> dict[str, Any]:
+        """Settings of a pool that no flag of its servers says."""
+        found: dict[str, Any] = {"link_gbps": ADAPTER_GBPS} if layout.gpus > _linked(self.of.gpu) else {}
+        if self.of.shape().experts % layout.ep:
+            found["redundant_experts"] = REDUNDANT_EXPERTS
+        return found
 
     def simulation(self) -> Simulation:
         """Its fleet and its requests: lengths uniform in [0.8 L, L].

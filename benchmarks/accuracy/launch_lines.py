@@ -1,6 +1,8 @@
-"""The launch of a measured point, as a script of its engine.
+"""The launch of a measured point, as a script of its engine, read like any user's.
 
-What the table of launch flags says is written as the server takes it, and read like any user's script.
+Either the table of launch flags says what its server was started with, which is written as the server takes
+it, or AIConfigurator's generator wrote its launch: the scripts in `generated`, which take numbers of the row
+as variables.
 """
 
 from __future__ import annotations
@@ -8,7 +10,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from blis_py.launch.reader import Launch, read_launch
 
 Row = Mapping[str, str]
 _FLAGS = {
@@ -47,28 +53,76 @@ _START = {
 _NOT_GIVEN = ("", "default", "-")
 
 
-def launch_script(engine: str, row: Row, *, tp: int, attention_dp: int, ep: int, concurrency: int) -> str:
-    """The script that starts the server of a row.
+_IMAGES = {
+    "vllm": "vllm/vllm-openai:v",
+    "sglang": "lmsysorg/sglang:v",
+    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:",
+}
+_OF_DYNAMO = "nvcr.io/nvidia/ai-dynamo/{}-runtime:"
+"""Images whose tags are releases of Dynamo, `0.5.1-rc0.pre3`."""
+_ROLES = {"sglang": ["--disaggregation-mode"], "trtllm": ["--server_role"]}
+BY_GENERATOR = "read (settings of the config file)"
+"""Status of servers of a pair whose config file Dynamo's generator wrote: decodes have padded CUDA graphs for
+batches up to `max_batch_size`, and the prefill side runs without overlap (`gen_yaml.py`, ai-dynamo/dynamo,
+`components/backends/trtllm/performance_sweeps`)."""
+_GENERATED = Path(__file__).parent / "generated"
 
-    Args:
+
+@dataclass(frozen=True)
+class LaunchedRow:
+    """A row with its launch flags.
+
+    Attributes:
+        release: of the engine; empty if the row does not say it.
         concurrency: requests in flight, `CONC` in the table; limits are of one replica of attention.
+        role: phase of a server of a pair, `prefill` or `decode`; empty if it is of both.
     """
-    words = [*_START[engine].split(), *_width(engine, tp, attention_dp)]
-    words += {"vllm": ["--enable-expert-parallel"] if ep > 1 else [], "sglang": ["--ep", str(ep)]}.get(
-        engine, ["--ep_size", str(ep)]
-    )
-    given = dict(_given(engine, row, concurrency, attention_dp))
-    env = [word for word in row.get("env", "").split() if re.fullmatch(r"[A-Z_0-9]+=\S*", word)]
-    if engine == "trtllm":
-        options = "\n".join(
-            f"{name}: {value}" for name, value in _nested({**given, **_of_trtllm(row, attention_dp)})
-        )
-        return (
-            f"cat > options.yml <<'EOF'\n{options}\nEOF\n{_line([*env, *words, '--config', 'options.yml'])}"
-        )
-    for name, value in given.items():
-        words += [name, value]
-    return _line([*env, *words, *_switches(engine, row)])
+
+    engine: str
+    release: str
+    flags: Row
+    tp: int
+    attention_dp: int
+    ep: int
+    concurrency: int
+    prompt_tokens: int
+    role: str = ""
+
+    def published(self, model: str) -> Launch:
+        """The launch that the table of flags says."""
+        return read_launch([self.script()], model=model)
+
+    def generated(self, model: str) -> Launch:
+        """The launch that AIConfigurator's generator writes."""
+        numbers = {"TP": self.tp, "DP": self.attention_dp, "EP": self.ep, "CONC": self.concurrency}
+        variables = {name: str(number) for name, number in (*numbers.items(), ("ISL", self.prompt_tokens))}
+        variables |= {"RELEASE": self.release, "MODEL": "model"}
+        return read_launch([str(_GENERATED / f"{self.engine}.sh")], variables, model=model)
+
+    def script(self) -> str:
+        """The script that starts its server, by the table of flags."""
+        words = [*_START[self.engine].split(), *_width(self.engine, self.tp, self.attention_dp)]
+        words += {
+            "vllm": ["--enable-expert-parallel"] if self.ep > 1 else [],
+            "sglang": ["--ep", str(self.ep)],
+            "trtllm": ["--ep_size", str(self.ep)],
+        }[self.engine]
+        words += [*_ROLES[self.engine], self.role] if self.role else []
+        given = dict(_given(self.engine, self.flags, self.concurrency, self.attention_dp))
+        env = [word for word in self.flags.get("env", "").split() if re.fullmatch(r"[A-Z_0-9]+=\S*", word)]
+        of_dynamo = _OF_DYNAMO.format(self.engine.replace("trtllm", "tensorrtllm"))
+        image = of_dynamo if "-" in self.release else _IMAGES[self.engine]
+        image = f"IMAGE={image}{self.release}\n"
+        if self.engine == "trtllm":
+            of_role = _of_role(self.flags, self.role, given)
+            options = _nested({**given, **_of_trtllm(self.flags, self.attention_dp), **of_role})
+            text = "\n".join(f"{name}: {value}" for name, value in options)
+            line = _line([*env, *words, "--config", "options.yml"])
+            return f"{image}cat > options.yml <<'EOF'\n{text}\nEOF\n{line}"
+        for name, value in given.items():
+            words += [name, value]
+        switches = [*_switches(self.engine, self.flags), *(_of_sglang_role(self) if self.role else ())]
+        return image + _line([*env, *words, *switches])
 
 
 def _width(engine: str, tp: int, attention_dp: int) -> list[str]:
@@ -141,6 +195,35 @@ def _of_trtllm(row: Row, attention_dp: int) -> dict[str, str]:
         if value := re.search(r'"timeout_iters": (\d+)', other):
             found["attention_dp_config.timeout_iters"] = value[1]
     return found
+
+
+def _of_role(row: Row, role: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Options of TensorRT-LLM's servers of one phase."""
+    found: dict[str, str] = {}
+    if row.get("status") == BY_GENERATOR and role == "decode":
+        found["cuda_graph_config.enable_padding"] = "true"
+        found["cuda_graph_config.max_batch_size"] = given["max_batch_size"]
+    by_generator = row.get("status") == BY_GENERATOR and role == "prefill"
+    if role and (by_generator or row.get("async_scheduling") == "off"):
+        found["disable_overlap_scheduler"] = "true"
+    received = re.search(r"max_tokens_in_buffer\W*(\d+)", row.get("kv_transfer", ""))
+    if role == "decode" and received:
+        found["cache_transceiver_config.max_tokens_in_buffer"] = received[1]
+    return found
+
+
+def _of_sglang_role(launched: LaunchedRow) -> Iterator[str]:
+    """Flags of SGLang's servers of one phase."""
+    other = launched.flags.get("other_flags", "")
+    for name, role in (("max-total-tokens", ""), ("num-reserved-decode-tokens", "decode")):
+        number = re.search(rf"\b{name}=(\d+)", other)
+        if number and role in ("", launched.role):
+            yield from (f"--{name}", number[1])
+    if launched.flags.get("async_scheduling") == "off":
+        yield "--disable-overlap-schedule"
+    if launched.role == "prefill" or "load-balance-method" in other:
+        method = re.search(r"load-balance-method=(\w+)", other)
+        yield from ("--load-balance-method", method[1]) if method else ()
 
 
 def _nested(options: Mapping[str, str]) -> Iterator[tuple[str, Any]]:

@@ -44,7 +44,7 @@ def pairs(priced: Iterable[_Priced]) -> Iterator[Pair]:
     """One for each configuration whose longer prompts took longer."""
     groups: dict[tuple[object, ...], list[_Priced]] = defaultdict(list)
     for point, error in priced:
-        if point.concurrency <= MOST_IN_FLIGHT and not (point.cold and point.compiles_late):
+        if point.concurrency <= MOST_IN_FLIGHT and not point.waits_for_kernels:
             *same, _ = point.alike
             same.remove(point.prompt_tokens)
             waits = point.settings().get("prompt_wait_steps", 0)

@@ -9,87 +9,37 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from launch_lines import launch_script
+from launch_lines import LaunchedRow
+from point_models import checkpoint_of, config_of
 
 from blis_py.api import Simulation, build
+from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES
 from blis_py.errors import InputError
-from blis_py.files.bundled import root
 from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.base import unbounded
 from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.operator_work import peak_flops
 from blis_py.latency.operators import Operators
-from blis_py.launch.reader import read_launch
-from blis_py.launch.resolve import preset_of
+from blis_py.launch.reader import Launch
 from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.requests.table import RequestTable
 from blis_py.setup.step_times import frontend_of
 
 Row = dict[str, str]
-_PER_TENSOR = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
-_BLOCKS = {**_PER_TENSOR, "weight_block_size": [128, 128]}
-_MODELOPT = {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
-QUANTISED: dict[str, dict[str, Any]] = {
-    "fp8": {**_MODELOPT, "quant_algo": "FP8"},
-    "fp8_block": _BLOCKS,
-    "nvfp4": {**_MODELOPT, "quant_algo": "NVFP4"},
-}
-"""What published checkpoints of a format say, for models without a bundled one."""
-MODELS: dict[tuple[str, str], tuple[str, str]] = {
-    ("deepseek", "fp8"): ("deepseek-r1", ""),
-    ("deepseek", "fp4"): ("deepseek-v3.1-nvfp4", ""),
-    ("gpt-oss-120b", ""): ("gpt-oss-120b", ""),
-    ("gpt-oss-20b", ""): ("gpt-oss-20b", ""),
-    ("minimax", "fp8"): ("minimax-m2.5", ""),
-    ("minimax", "fp4"): ("minimax-m2.5-nvfp4", ""),
-    ("qwen3.5-397b", ""): ("qwen3.5-397b-a17b", ""),
-    ("qwen3.5-397b", "fp8"): ("qwen3.5-397b-a17b", "fp8_block"),
-    ("qwen3.5-397b", "fp4"): ("qwen3.5-397b-a17b-nvfp4", ""),
-    ("qwen3-235b", "fp8"): ("qwen3-235b-a22b-fp8", ""),
-    ("qwen3-235b", "fp4"): ("qwen3-235b-a22b-nvfp4", ""),
-    ("qwen3-235b", ""): ("qwen3-235b-a22b", ""),
-    ("qwen3-32b", ""): ("qwen3-32b", ""),
-    ("qwen3-32b", "fp8"): ("qwen3-32b", "fp8"),
-    ("qwen3-32b", "fp4"): ("qwen3-32b", "nvfp4"),
-    ("qwen3-30b", ""): ("qwen3-30b-a3b", ""),
-    ("qwen3-30b", "fp8"): ("qwen3-30b-a3b-fp8", ""),
-    ("llama-3.1-8b", ""): ("llama-3.1-8b", ""),
-    ("llama-3.1-8b", "fp8"): ("llama-3.1-8b", "fp8"),
-    ("llama-3.1-8b", "fp4"): ("llama-3.1-8b", "nvfp4"),
-    ("llama-3.1-70b", ""): ("llama-3.1-70b", ""),
-    ("llama-3.1-70b", "fp8"): ("llama-3.1-70b-fp8", ""),
-    ("llama-3.1-70b", "fp4"): ("llama-3.1-70b", "nvfp4"),
-    ("llama-3.1-405b", "fp8"): ("llama-3.1-405b", "fp8"),
-    ("kimi-k2.5", "fp4"): ("kimi-k2.5-nvfp4", ""),
-    ("kimi-k2.5", ""): ("kimi-k2.5", ""),
-    ("kimi-k2", ""): ("kimi-k2", ""),
-    ("kimi-k2", "fp8"): ("kimi-k2", ""),
-}
-"""Part of a model's name and precision -> bundled model, and the format put on it."""
 _DATASET_ENTRIES = 100
 """Distinct prompts of a run by AIPerf's default (`--num-dataset-entries`)."""
-_GENERATED_SHARES = {(1, 0): 0.8, (1, 3): 0.8}
-"""`free_gpu_memory_fraction` of the generator's templates for TensorRT-LLM, where it is not the engine's
-default (`src/aiconfigurator/generator/config/backend_templates/trtllm/extra_engine_args.1.0.0rc3.yaml.j2`).
-"""
-COMPILE_MS = 69_800.0
-"""Time of compiling the kernels of prompts that go on under SGLang; see `cold_servers.py`."""
 _WARM_UP = 2
 """Requests for each in flight that the client of AIConfigurator's generator sends before the clock starts."""
 _MEASURED_FROM_NS = 10**15
 """Arrival of the measured requests where others came first: long after these have ended."""
-_SPELT = {"llama-3.3-70b": "llama-3.1-70b", "deepseek-r1": "deepseek", "deepseek-v3": "deepseek"}
 
 
 class NotExpressed(Exception):
@@ -149,26 +99,19 @@ class Point:
         Raises:
             NotExpressed: there is none.
         """
-        name = self.model.lower().rpartition("/")[2]
-        for old, new in _SPELT.items():
-            name = name.replace(old, new)
-        for (part, precision), found in MODELS.items():
-            if name.startswith(("nvidia-" + part, part)) and precision == self._format:
-                model, form = found
-                return model, self.gemm_form if form == "fp8" and self.gemm_form in QUANTISED else form
-        raise NotExpressed(f"no configuration of {name} in {self.precision or '16 bits'}")
+        found = checkpoint_of(self.model, self._format, self.gemm_form)
+        if found is None:
+            name = self.model.lower().rpartition("/")[2]
+            raise NotExpressed(f"no configuration of {name} in {self.precision or '16 bits'}")
+        return found
 
     @property
     def _format(self) -> str:
         return "" if "gpt-oss" in self.model or self.precision in ("bf16", "fp16") else self.precision
 
-    @property
-    def preset(self) -> str:
-        return preset_of(self.engine, self.version)[0] if self.version else self.engine
-
     def shape(self) -> ModelShape:
         name, form = self.bundled
-        return load_model(_quantised(name, form) if form else name)
+        return load_model(config_of(name, form) if form else name)
 
     def impossible(self) -> bool:
         """Whether the point contradicts itself: with so many requests in flight, computing their prompts at
@@ -186,66 +129,38 @@ class Point:
     def settings(self) -> dict[str, Any]:
         """Keywords of `blis.build`."""
         name, form = self.bundled
-        model: dict[str, Any] = {"model_config": _quantised(name, form)} if form else {"model": name}
+        model: dict[str, Any] = {"model_config": config_of(name, form)} if form else {"model": name}
         return {
             **model,
-            "engine": self.preset,
             "gpu": self.gpu,
-            "tp": self.gpus,
-            "attention_dp": self.attention_dp,
-            "ep": self.ep,
             "concurrency": self.concurrency,
             "num_requests": self.requests_each * self.concurrency,
             **({} if self.repeats_prompts else {"prefix_cache": "none"}),
             "timeout": None,
-            **self._of_flags(),
+            **({"cold_kernels": True} if self.cold else {}),
+            **self.of_launch(),
         }
 
-    def _of_flags(self) -> dict[str, Any]:
-        """Keywords for what its launch says, read like a user's launch script."""
-        text = launch_script(
-            self.engine,
-            self.flags,
-            tp=self.gpus,
-            attention_dp=self.attention_dp,
-            ep=self.ep,
-            concurrency=self.concurrency,
-        )
-        launch = read_launch([text], model=self.bundled[0]).values
-        names = {key: name for name, key in NAMES.items()}
-        left_out = ("engine", "model", "tp", "attention_dp", "ep")
-        found = {names[key]: value for key, value in launch.items() if key not in left_out}
-        if self.cold and self.compiles_late:
-            found["kernel_compile_ms"] = COMPILE_MS
-        if not self.drawn:
-            found |= self._of_generator()
-        return found
+    def of_launch(self) -> dict[str, Any]:
+        """Keywords for what its launch file says, read like a user's."""
+        row = self.launched(self.flags, self.gpus, self.attention_dp, self.ep)
+        launch = (row.published if self.drawn else row.generated)(self.bundled[0])
+        return keywords(launch)
+
+    def launched(self, flags: Row, gpus: int, attention_dp: int, ep: int, role: str = "") -> LaunchedRow:
+        """The launch of a server of its engine."""
+        width = {"tp": gpus, "attention_dp": attention_dp, "ep": ep}
+        load = {"concurrency": self.concurrency, "prompt_tokens": self.prompt_tokens}
+        return LaunchedRow(self.engine, self.version, flags, **width, **load, role=role)
 
     @property
-    def compiles_late(self) -> bool:
-        """Whether kernels of prompts that go on are compiled at their first use: FlashInfer's of SGLang for a
-        latent cache on Blackwell, which warming up at the start does not reach. vLLM's start does."""
-        return self.engine == "sglang" and self.shape().latent and bool(load_gpu(self.gpu).fp4_flops)
-
-    def _of_generator(self) -> dict[str, Any]:
-        """Settings that AIConfigurator's generator writes for its own servers: room for one prompt and all
-        decodes in a step, CUDA graphs for all of them, padded, in TensorRT-LLM, chunks mixed with decodes in
-        the SGLang versions it was written for (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0).
-        Before these rules TensorRT-LLM's overlap scheduler was off (`extra_engine_args.1.0.0rc3.yaml.j2`).
-        """
-        if self.engine == "sglang":
-            mixed = re.match(r"0\.5\.([5-9]|\d\d)", self.version)
-            return {"batch_former": "running-first"} if mixed else {}
-        seqs = max(512, self.concurrency)
-        tokens = -(-(seqs + self.prompt_tokens + 1500) // 32) * 32
-        found: dict[str, Any] = {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
-        if self.engine == "trtllm":
-            found |= {"cuda_graph_padding": True, "cuda_graph_max_size": seqs}
-            if share := _GENERATED_SHARES.get(_number(self.version)):
-                found["gpu_memory_utilization"] = share
-            if _number(self.version) < (1, 2):
-                found["async_scheduling"] = False
-        return found
+    def waits_for_kernels(self) -> bool:
+        """Whether its server was cold, and its engine compiles kernels at their first use."""
+        if not self.cold:
+            return False
+        overrides = {"engine": self.settings()["engine"], "gpu": self.gpu, "model": self.bundled[0]}
+        config = load_config(overrides={**overrides, "latency.cold_kernels": True})
+        return config.latency.kernel_compile_ms > 0
 
     @property
     def drawn(self) -> bool:
@@ -315,6 +230,12 @@ class Point:
             raise NotExpressed(_reason(error)) from None
 
 
+def keywords(launch: Launch) -> dict[str, Any]:
+    """What a launch says of everything but the model, as keywords of `blis.build`."""
+    names = {key: name for name, key in NAMES.items()}
+    return {names.get(key, key): value for key, value in launch.values.items() if key != "model"}
+
+
 def under_terms(run: Simulation, terms: EngineTerms) -> Simulation:
     """A run with other terms of its engine."""
     own = unbounded(run.latency)
@@ -345,18 +266,6 @@ def figures_ms(run: Simulation, wanted: Iterable[str]) -> dict[str, float]:
 
 def _reason(error: InputError) -> str:
     return "does not fit into the GPUs' memory" if "does not fit" in error.problem else error.problem
-
-
-@cache
-def _quantised(name: str, form: str) -> str:
-    config = json.loads((root("profiles") / "models" / f"{name}.json").read_text())
-    section = {**QUANTISED[form]}
-    if "text_config" in config and form == "fp8_block":
-        section["modules_to_not_convert"] = ["lm_head", "*.mlp.gate", "*.mlp.shared_expert_gate"]
-    folder = Path(tempfile.mkdtemp(prefix="points-")) / f"{name}-{form}"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": section}))
-    return str(folder)
 
 
 # --- reading -----------------------------------------------------------------------------------------
@@ -394,7 +303,3 @@ def _float(text: str) -> float | None:
     except ValueError:
         found = re.fullmatch(r"default \(([\d.]+)\)", text)
         return float(found[1]) if found else None
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -29,6 +29,7 @@ READ = (
     *("memory", "latency.cuda_graph_max_size", "latency.cuda_graph_sizes", CHUNK, SHARE),
     *("scheduler.block_size", "scheduler.num_kv_blocks", "scheduler.max_model_len", "scheduler.prefix_cache"),
     "scheduler.batch_former",
+    "latency.cold_kernels",
 )
 """Keys that rules read."""
 ROLE = "role"
@@ -43,6 +44,8 @@ _LARGE_GPU_BYTES, _LARGEST_GPU_BYTES = 70 << 30, 160 << 30
 largest."""
 _LARGEST = (0, 28)
 """Release of vLLM from which the largest have defaults of their own."""
+_LATE_KERNELS_MS = 69_800.0
+"""Time of compiling the kernels of prompts that go on under SGLang; benchmarks/accuracy/cold_servers.py."""
 _UNKNOWN_CHUNK, _UNKNOWN_SHARE, _LEAST_SHARE = 4096, 0.88, 0.01
 """Defaults of SGLang where the memory of a device is unknown; and where nothing is left, the least that the
 setting can be."""
@@ -190,6 +193,15 @@ def _pool(server: LaunchedEngine) -> KvCapacity | None:
         return None
 
 
+def _late_kernels(server: LaunchedEngine) -> float:
+    """FlashInfer's kernels of prompts that go on, for a latent cache on Blackwell, are compiled at their
+    first use, which warming up at the start does not reach; vLLM's start does."""
+    gpu, shape = server.gpu, server.shape
+    cold = server["latency.cold_kernels"] is True
+    late = cold and gpu is not None and bool(gpu.fp4_flops) and shape is not None and shape.latent is not None
+    return _LATE_KERNELS_MS if late else 0.0
+
+
 def _admission(server: LaunchedEngine) -> str:
     return "new-token-ratio" if server.replicas == 1 else "new-token-ratio-ranks"
 
@@ -282,6 +294,9 @@ RULES = {
     ),
     "sglang-requests": DerivedSetting(
         _requests, "512 for each longest sequence in the KV pool, 2048 to 4096"
+    ),
+    "sglang-late-kernels": DerivedSetting(
+        _late_kernels, "0; with --cold-kernels, a latent cache and a GPU that multiplies FP4, 69,800 ms"
     ),
     "sglang-admission": DerivedSetting(
         _admission, "new-token-ratio; new-token-ratio-ranks with attention DP"

@@ -157,6 +157,13 @@ class LatencySection:
     )
     """A server that was not warmed up: time by which its first step with a prompt in pieces, or with a cached
     beginning, takes longer, because the kernels for it are compiled then; 0 = they are there."""
+    cold_kernels: bool = setting(
+        False,
+        flag="--cold-kernels",
+        help="A server that was not warmed up: --kernel-compile-ms is what the engine's preset knows.",
+    )
+    """A server that was not warmed up: `kernel_compile_ms` is the time that the preset of the engine knows
+    for the model and the GPU, if it knows one."""
 
     def under(self, model: str) -> "LatencySection":
         """The same with another model, without what is of the one here alone."""

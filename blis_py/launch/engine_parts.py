@@ -127,7 +127,7 @@ def combine(engine: str, findings: LaunchFindings, division: GpuDivision) -> Non
         findings.settings["scheduler.num_kv_blocks"] = blocks, findings.labels["pool"]
     if "reserve" in findings.parts:
         reserve = int(findings.parts["reserve"])
-        findings.settings["disaggregation.num_reserved_decode_tokens"] = reserve, findings.labels["reserve"]
+        findings.settings["disaggregation.reserved_decode_tokens"] = reserve, findings.labels["reserve"]
 
 
 def role_of(findings: LaunchFindings) -> str:

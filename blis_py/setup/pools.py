@@ -238,7 +238,10 @@ def _of_release(config: RunConfig) -> tuple[str, ...]:
 
 
 def _of_compiling(config: RunConfig, demand: Demand) -> tuple[str, ...]:
-    """A note on kernels compiled at their first use where prompts do not go on."""
-    if not (demand.kinds and config.latency.kernel_compile_ms):
-        return ()
-    return (f"latency.kernel_compile_ms has no effect on {kinds.title(demand)}",)
+    """A note on kernels compiled at their first use where prompts do not go on, or none are known."""
+    wait_ms = config.latency.kernel_compile_ms
+    if demand.kinds and wait_ms:
+        return (f"latency.kernel_compile_ms has no effect on {kinds.title(demand)}",)
+    if config.latency.cold_kernels and not wait_ms:
+        return ("latency.cold_kernels has no effect: no kernels are known to be compiled late here",)
+    return ()

@@ -138,7 +138,8 @@ def test_published_graph_sizes_take_the_place_of_the_engines_own(tmp_path: Path)
 
 def test_ranks_are_chosen_as_the_server_was_set_to(tmp_path: Path) -> None:
     in_turn = "prefill load-balance-method=round_robin | decode prefill-round-robin-balance"
-    prefill, decode = point(tmp_path, None, {"other_flags": in_turn}).settings()["pools"]
+    flags = {"backend": "sglang", "other_flags": in_turn}
+    prefill, decode = point(tmp_path, {"backend": "sglang"}, flags).settings()["pools"]
     assert prefill["scheduler"]["rank_choice"] == "round-robin"
     assert "rank_choice" not in decode["scheduler"]
 

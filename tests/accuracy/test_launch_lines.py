@@ -8,17 +8,21 @@ from typing import Any
 
 import pytest
 
-from blis_py.launch.reader import Launch, read_launch
+from blis_py.launch.reader import Launch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "accuracy"))
 
 
 def read(engine: str, row: dict[str, str], **more: int) -> Launch:
-    from launch_lines import launch_script
+    return launched(engine, row, **more).published("deepseek-r1")
+
+
+def launched(engine: str, row: dict[str, str], release: str = "", **more: int) -> Any:
+    from launch_lines import LaunchedRow
 
     width: dict[str, Any] = {"tp": 8, "attention_dp": 1, "ep": 1, "concurrency": 64, **more}
-    return read_launch([launch_script(engine, row, **width)], model="deepseek-r1")
+    return LaunchedRow(engine, release, row, prompt_tokens=1024, **width)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +73,14 @@ def test_the_division_among_gpus_survives_the_script(engine: str) -> None:
     for ranks in (1, 8):
         found = read(engine, {}, attention_dp=ranks, ep=8).values
         assert (found["tp"], found["attention_dp"], found["ep"]) == (8, ranks, 8)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_release_is_read_from_the_script(engine: str) -> None:
+    release = {"vllm": "0.19.0", "sglang": "0.5.6.post2", "trtllm": "1.0.0rc3"}[engine]
+    for ranks in (1, 8):
+        row = launched(engine, {}, release, attention_dp=ranks, ep=8)
+        for found in (row.published("deepseek-r1"), row.generated("deepseek-r1")):
+            assert found.values["engine"] == f"{engine}-{release}"
+            assert [found.values[key] for key in ("tp", "attention_dp", "ep")] == [8, ranks, 8]
+            assert [*found.unknown, *found.unmodelled, *found.notes] == []

@@ -93,7 +93,7 @@ def test_a_version_that_a_row_lacks_is_that_of_its_image(tmp_path: Path) -> None
     images = ("vllm/vllm-openai:v0.10.2", "vllm/vllm-openai:v0.19.0-cu130", "release:gpt-oss-dev", "")
     found = [point(tmp_path / str(i), row, {"image": image}) for i, image in enumerate(images)]
     assert [p.version for p in found] == ["0.10.2", "0.19.0", "", ""]
-    assert [p.preset for p in found] == ["vllm-0.10.2", "vllm-0.19.0", "vllm", "vllm"]
+    assert [p.settings()["engine"] for p in found] == ["vllm-0.10.2", "vllm-0.19.0", "vllm", "vllm"]
 
 
 def test_waits_of_tensorrt_llm_are_settings(tmp_path: Path) -> None:
@@ -269,8 +269,8 @@ def test_a_measurement_under_two_names_has_the_flags_of_the_published_one(tmp_pa
             "1.0.0rc3",
             {**ROOM, "async_scheduling": False, "gpu_memory_utilization": 0.8},
         ),
-        ("trtllm", "1.2.0rc6.post1", ROOM),
-        ("trtllm", "1.3.0rc1", {**ROOM, "gpu_memory_utilization": 0.8}),
+        ("trtllm", "1.2.0rc6.post1", {**ROOM, "async_scheduling": True, "gpu_memory_utilization": 0.9}),
+        ("trtllm", "1.3.0rc1", {**ROOM, "async_scheduling": True, "gpu_memory_utilization": 0.8}),
         ("vllm", "0.12.0", ROOM),
         ("sglang", "0.5.8.post1", {"batch_former": "running-first"}),
         ("sglang", "0.5.1.post1", {}),
@@ -372,9 +372,10 @@ def test_a_server_in_a_new_container_whose_client_sent_one_request_ahead_is_cold
     found = [point(tmp_path / str(i), None, {**client, **flags}) for i, flags in enumerate(launches)]
     assert [p.cold for p in found] == [True, False, False, True]
     assert [p.requests_each for p in found] == [10, 10, 10, 50]
-    waits = [p.settings().get("kernel_compile_ms", 0) for p in found]
+    waits = [p.simulation().config.latency.kernel_compile_ms for p in found]
     assert waits == [waits[0], 0, 0, waits[0]]
     assert waits[0] > 60_000
+    assert [p.waits_for_kernels for p in found] == [True, False, False, True]
 
 
 @pytest.mark.parametrize("row", [{"backend": "vllm"}, {"model_path": "MiniMaxAI/MiniMax-M2.5"}])
@@ -382,4 +383,4 @@ def test_only_kernels_of_latent_prompts_under_sglang_are_compiled_late(row: Any,
     flags = {"bench_warmup": "1 test request", "measured": "2025-11-10", "model_served": "any"}
     found = point(tmp_path, row, flags)
     assert found.cold
-    assert "kernel_compile_ms" not in found.settings()
+    assert not found.waits_for_kernels

@@ -119,3 +119,24 @@ def test_block_diffusion_has_no_such_kernels() -> None:
     load |= {"block_size": 32, "max_num_seqs": 16}
     notes = api.build(**load, kernel_compile_ms=5.0).notes
     assert "latency.kernel_compile_ms has no effect on block diffusion" in notes
+
+
+@pytest.mark.parametrize(
+    ("changed", "wait_ms"),
+    [
+        ({}, 69_800),
+        ({"cold_kernels": False}, 0),
+        ({"gpu": "h200"}, 0),
+        ({"model": "qwen3-32b"}, 0),
+        ({"engine": "vllm"}, 0),
+        ({"kernel_compile_ms": 5.0}, 5),
+    ],
+)
+def test_sglang_compiles_kernels_of_latent_prompts_late_on_blackwell(
+    changed: dict[str, Any], wait_ms: float
+) -> None:
+    load: dict[str, Any] = {"engine": "sglang", "model": "deepseek-r1", "gpu": "b200", "tp": 8}
+    run = api.build(**{**load, "num_requests": 2, "cold_kernels": True, **changed})
+    assert run.config.latency.kernel_compile_ms == wait_ms
+    said = "latency.cold_kernels has no effect: no kernels are known to be compiled late here"
+    assert (said in run.notes) == (run.config.latency.cold_kernels and not wait_ms)
