@@ -160,10 +160,10 @@ class LatencySection:
     cold_kernels: bool = setting(
         False,
         flag="--cold-kernels",
-        help="A server that was not warmed up: --kernel-compile-ms is what the engine's preset knows.",
+        help="A server that was not warmed up: --kernel-compile-ms is that of the engine's preset.",
     )
-    """A server that was not warmed up: `kernel_compile_ms` is the time that the preset of the engine knows
-    for the model and the GPU, if it knows one."""
+    """A server that was not warmed up: `kernel_compile_ms` is the time that the preset of the engine has for
+    the model and the GPU, if there are kernels that are compiled late."""
 
     def under(self, model: str) -> "LatencySection":
         """The same with another model, without what is of the one here alone."""
