@@ -37,7 +37,7 @@ class Wait:
     """Mean TTFT with all kernels compiled."""
     cold_ms: float
     known_ms: float
-    """Compiling time that the preset knows, with which `cold_ms` was predicted."""
+    """Compiling time of the preset, with which `cold_ms` was predicted."""
 
     @property
     def compile_ms(self) -> float:
