@@ -71,7 +71,7 @@ class Layout(NamedTuple):
                 and of SGLang).
         """
         split = shape.moe_intermediate / self.expert_tp
-        narrow = shape.weights.block_scales and shape.weights.experts < 2
+        narrow = shape.weights.block_scales and 1 <= shape.weights.experts < 2
         if not (shape.moe_layers and narrow) or engine not in _WHOLE_BLOCKS or not split % BLOCK_WIDTH:
             return
         problem = (

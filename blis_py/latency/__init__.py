@@ -157,10 +157,9 @@ def build(
         load: load of the experts of `trained`; None = by the model's routing.
 
     Raises:
-        InputError: unknown name, a model that is not priced, a TP degree that does not divide it,
+        InputError: unknown name, a TP degree that does not divide it,
             coefficients missing, or given to a latency model without any.
     """
-    require_priced(shape)
     if name not in LATENCY_MODELS:
         fix = f"use one of {', '.join(LATENCY_MODELS)}"
         raise InputError("unknown latency model", key="--latency-model", value=name, fix=fix)
@@ -191,18 +190,6 @@ def build(
     return LATENCY_MODELS[name](shape, gpu, tp, **options)
 
 
-def require_priced(shape: ModelShape) -> None:
-    """Refuse models whose step times no latency model covers.
-
-    Raises:
-        InputError: attention is sparse.
-    """
-    if shape.indexer is not None:
-        problem = "sparse attention is not priced: there are no kernel tables for it"
-        fix = "use another model (blis models lists them)"
-        raise InputError(problem, key="--model", value=shape.name, fix=fix)
-
-
 def _check_priced(name: str, shape: ModelShape, layout: Layout) -> None:
     """Refuse models and layouts that only operators price.
 
@@ -213,7 +200,7 @@ def _check_priced(name: str, shape: ModelShape, layout: Layout) -> None:
         return
     fix = "use --latency-model trained"
     if not shape.is_plain:
-        kind = "latent" if shape.latent else "linear"
+        kind = "sparse" if shape.indexer else "latent" if shape.latent else "linear"
         raise InputError(f"{name} does not price {kind} attention", key="--model", value=shape.name, fix=fix)
     if layout != Layout(layout.gpus):
         raise InputError(f"{name} does not price {layout}", key="--ep, --attention-dp", fix=fix)

@@ -8,7 +8,7 @@ many models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -43,10 +43,24 @@ class EngineTerms:
     learned: tuple[str, ...] = ()
     """Combinations of kind of model, format, GPU and layout in the measurements."""
 
-    def beyond(self, shape: ModelShape, gpu: GpuSpec, layout: Layout, engine: str, measured: bool) -> str:
-        """The part of a run outside what was learned, in one line; may be empty."""
+    def beyond(
+        self,
+        shape: ModelShape,
+        gpu: GpuSpec,
+        layout: Layout,
+        engine: str,
+        measured: bool,
+        unmeasured: Sequence[str] = (),
+    ) -> str:
+        """The part of a run outside what was learned, in one line; may be empty.
+
+        Args:
+            measured: whether kernels of the GPU were.
+            unmeasured: kinds of layers for which no kernels of the GPU were measured, with what stands in.
+        """
         missing = list(self._missing(shape, gpu, layout, engine, measured))
-        return f"step times of what was not learned on together: {'; '.join(missing)}" if missing else ""
+        text = f"step times of what was not learned on together: {'; '.join(missing)}" if missing else ""
+        return "; ".join(filter(None, (*(f"not validated for {kind}" for kind in unmeasured), text)))
 
     def _missing(
         self, shape: ModelShape, gpu: GpuSpec, layout: Layout, engine: str, measured: bool
@@ -61,6 +75,7 @@ class EngineTerms:
 def kind_of(shape: ModelShape) -> str:
     """Kind of attention and feed-forward, and format of most weights."""
     attention = "MLA" if shape.latent else "hybrid" if shape.linear else ""
+    attention = f"sparse {attention}" if shape.indexer else attention
     feed_forward = "MoE" if shape.moe_layers else "dense"
     return " ".join(part for part in (attention, feed_forward, _format_of(shape)) if part)
 

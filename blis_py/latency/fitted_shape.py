@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
-from blis_py.models.attention_shapes import LatentAttention, LinearAttention
+from blis_py.models.attention_shapes import Indexer, LatentAttention, LinearAttention
 from blis_py.models.model_shape import ModelShape, shape_from_config
 from blis_py.models.weights import Weights
 
@@ -63,10 +63,16 @@ def _from_facts(name: str, values: Mapping[str, Any], file: str | Path | None) -
         fix = "import or fit the profile anew"
         raise InputError("unknown key", file=file, key=f"model_config.{unknown[0]}", fix=fix)
     try:
-        parts = {key: kind(**values[key]) for key, kind in _PARTS.items() if values.get(key) is not None}
+        parts = {key: _part(kind, values[key]) for key, kind in _PARTS.items() if values.get(key) is not None}
         return ModelShape(**{"name": name, **values, **parts, "notes": ()})
     except TypeError as error:
         raise InputError(f"not a model shape: {error}", file=file, key="model_config") from None
+
+
+def _part(kind: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """A part of a shape, with an indexer in it."""
+    inner = {"indexer": Indexer(**values["indexer"])} if values.get("indexer") is not None else {}
+    return kind(**{**values, **inner})
 
 
 def require_same(measured: ModelShape, required: ModelShape, file: str | None) -> None:

@@ -97,11 +97,12 @@ def _at_least(w: Weights, size: float, arithmetic: str) -> Weights:
     parts = ("attention", "dense", "shared", "experts", "linear")
     sizes = {name: max(getattr(w, name), size) for name in parts}
     o_proj = max(w.output, size) if w.output else 0.0
-    return replace(w, **sizes, output=o_proj, arithmetic=arithmetic, block_scales=False)
+    return replace(w, **sizes, output=o_proj, arithmetic=arithmetic, block_scales=False, wide_arithmetic="")
 
 
 def _at_most(w: Weights, size: float, arithmetic: str) -> Weights:
-    return replace(w.at_most(size), arithmetic=arithmetic, block_scales=False)
+    narrowed = replace(w.at_most(size), arithmetic=arithmetic, block_scales=False)
+    return replace(narrowed, wide_arithmetic="")
 
 
 # --- GPUs --------------------------------------------------------------------------------------------

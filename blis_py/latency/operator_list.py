@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from blis_py.hardware.layout import Layout
 from blis_py.latency import operator_work as work
 from blis_py.latency.graph_sizes import GraphSizes
 from blis_py.latency.operator_work import Priced
+from blis_py.latency.sparse_layers import sparse_layers
+from blis_py.latency.sparse_work import SparseLayer, sparse
 from blis_py.latency.surfaces import Surface, Surfaces, sizes_of
 from blis_py.models.model_shape import ModelShape
 
@@ -96,6 +98,7 @@ class OperatorList:
         self._heads = shape.heads / layout.attention_tp
         self._kv_heads = kv_heads_per_rank(shape, layout.attention_tp)
         self._kv_forms = ("fp8", "bfloat16") if shape.kv_dtype_bytes == 1 else ("bfloat16",)
+        self._sparse_layers = sparse_layers(shape, self._heads)
 
     # --- what depends on the number of tokens ------------------------------------------------------
 
@@ -103,7 +106,7 @@ class OperatorList:
         """Projections, norms and all-reduces around attention, for the tokens of a rank."""
         shape, tp = self._shape, self._layout.attention_tp
         full, linear = shape.cached_layers, shape.layers - shape.cached_layers
-        ns = full * self._projections(tokens) + linear * self._linear_projections(tokens)
+        ns = full * self.projections(tokens) + linear * self._linear_projections(tokens)
         ns = ns + shape.layers * (2.0 * self._unfused(tokens, self._move(tokens, 2 * shape.hidden)))
         ns = ns + full * self._move(tokens, (self._heads + 2 * self._kv_heads) * shape.head_dim)
         if tp > 1:
@@ -144,6 +147,8 @@ class OperatorList:
         ns = sum(
             count * self._context(prompts, chunk, past, window) for count, window in self._windows if count
         ) + np.zeros(np.broadcast_shapes(chunk.shape, past.shape))
+        for count, layer in self._sparse_layers:
+            ns = ns + count * self._selective("context", layer, prompts, np.maximum(chunk, 1.0), past)
         if shape.linear is not None:
             heads = shape.linear.value_heads / self._layout.attention_tp
             ns = ns + shape.linear.layers * self._ns(
@@ -157,6 +162,8 @@ class OperatorList:
         ns = sum(
             count * self._decode(seqs, context, window) for count, window in self._windows if count
         ) + np.zeros(np.broadcast_shapes(seqs.shape, context.shape))
+        for count, layer in self._sparse_layers:
+            ns = ns + count * self._selective("decode", layer, np.maximum(seqs, 1.0), 1.0, context)
         if shape.linear is not None:
             heads = shape.linear.value_heads / self._layout.attention_tp
             ns = ns + shape.linear.layers * self._ns(
@@ -168,7 +175,19 @@ class OperatorList:
     def _windows(self) -> tuple[tuple[int, int], ...]:
         """Number of layers with a window of this length; 0 = none."""
         shape = self._shape
+        if self._sparse_layers:
+            return ()
         return (shape.cached_layers - shape.windowed_layers, 0), (shape.windowed_layers, shape.sliding_window)
+
+    def _selective(self, phase: str, layer: SparseLayer, seqs: Any, length: Any, past: Array) -> Array:
+        """Attention to a part of the context. With a KV cache in 8 bits no longer than in 16."""
+        names = [f"{layer.name}_{phase}/{form}" for form in self._kv_forms]
+        names += [f"{layer.name}_{phase}/{form}" for form in ("bfloat16", "fp8")]
+        ns = [
+            self._ns([name, *names], lambda gpu: sparse(gpu, layer, seqs, length, past))
+            for name in names[: len(self._kv_forms)]
+        ]
+        return np.minimum(ns[0], ns[-1])
 
     def _context(self, prompts: float, chunk: Array, past: Array, window: int) -> Array:
         """With a KV cache in 8 bits no longer than in 16."""
@@ -253,7 +272,8 @@ class OperatorList:
         quantised = self._kernel == "cutlass" and self._expert_form == "nvfp4"
         return self._sglang and self._layout.attention_dp > 1 and not quantised and not self.dispatches
 
-    def _projections(self, tokens: Array) -> Array:
+    def projections(self, tokens: Array) -> Array:
+        """Matrix products before and behind the attention of one layer with a KV cache."""
         shape, heads, gemm = self._shape, self._heads, self._gemm
         form, latent = self._input_form, shape.latent
         out_form = self._form(shape.weights.output or shape.weights.attention)
@@ -463,6 +483,22 @@ class OperatorList:
                     return learned.gpu, learned.named(name)
         return None
 
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Kinds of layers whose kernels were not measured on this GPU, with what stands in."""
+        return tuple(
+            f"{layer.title}: {self._stand_in(f'{layer.name}_decode/')}"
+            for count, layer in self._sparse_layers
+            if count and self._stand_in(f"{layer.name}_decode/")
+        )
+
+    def _stand_in(self, start: str) -> str:
+        """Origin of the efficiency of a kernel whose name starts so; empty if it is this GPU's own."""
+        there = next((of.gpu for of in self._learned if any(name.startswith(start) for name in of.of)), "")
+        if there == self._gpu.name.lower():
+            return ""
+        return f"kernels of {load_gpu(there).name} stand in" if there else "no kernels were measured"
+
     def _has_here(self, name: str) -> bool:
         """Whether a kernel was measured on this GPU, or the one that stands in for it, under any engine."""
         return any(of.has(name) for of in self._learned if of.gpu == self._learned[0].gpu)
@@ -485,10 +521,11 @@ class OperatorList:
         weights, gpu = self._shape.weights, self._gpu
         if weight_bytes >= 2:
             return "bfloat16"
-        if weights.arithmetic == "fp8":
+        arithmetic = weights.format_of(weight_bytes)
+        if arithmetic == "fp8":
             return "fp8_block" if weights.block_scales else "fp8"
-        if weights.arithmetic == "fp4" and weight_bytes == work.WEIGHT_BYTES["w4a16_mxfp4"]:
+        if arithmetic == "fp4" and weight_bytes == work.WEIGHT_BYTES["w4a16_mxfp4"]:
             return _BLACKWELL_MXFP4 if gpu.fp4_flops else _HOPPER_MXFP4
-        if weights.arithmetic == "fp4" and gpu.fp4_flops:
+        if arithmetic == "fp4" and gpu.fp4_flops:
             return "nvfp4"
-        return "fp8" if weights.arithmetic == "int8" else "int4_wo"
+        return "fp8" if arithmetic == "int8" else "int4_wo"

@@ -58,7 +58,7 @@ class Priced(NamedTuple):
 
 def gemm(gpu: GpuSpec, form: str, m: Sizes, n: Sizes, k: Sizes) -> Priced:
     moved = WEIGHT_BYTES[form] * n * k + _INPUT_BYTES.get(form, 2.0) * m * k + 2.0 * m * n
-    return Priced(_roofline(gpu, form, 2.0 * m * n * k, moved), _logs(m, n, k))
+    return Priced(_roofline(gpu, form, 2.0 * m * n * k, moved), logs_of(m, n, k))
 
 
 def fp32_arithmetic(gpu: GpuSpec, m: Sizes, n: Sizes, k: Sizes) -> Any:
@@ -91,7 +91,7 @@ def experts(
     moved = used * 3.0 * hidden * width * WEIGHT_BYTES[form]
     moved = moved + np.minimum(tokens, pairs) * 4.0 * hidden + pairs * 6.0 * width
     ns = _roofline(gpu, form, 6.0 * pairs * hidden * width, moved)
-    return Priced(ns, _logs(np.maximum(pairs, 0.125), local, hidden, width))
+    return Priced(ns, logs_of(np.maximum(pairs, 0.125), local, hidden, width))
 
 
 def marlin(
@@ -107,7 +107,7 @@ def marlin(
     """The same with weights of 4 bits by Marlin, whose tiles hold tokens of one expert: what an expert
     receives decides how far it stays below the roofline."""
     priced = experts(gpu, "w4a16_mxfp4", tokens, hidden, width, top_k, local, ep, even)
-    return Priced(priced.ns, _logs(tokens * top_k / (ep * np.asarray(local, dtype=float)), width))
+    return Priced(priced.ns, logs_of(tokens * top_k / (ep * np.asarray(local, dtype=float)), width))
 
 
 def context(
@@ -126,7 +126,7 @@ def context(
     moved = seqs * 2.0 * dim * (2.0 * length * heads + 2.0 * (length + past) * kv_heads)
     ns = _roofline(gpu, "bfloat16", 4.0 * seqs * pairs * heads * dim, moved)
     alike = _whole_length(length, np.minimum(past, window) if window else past)
-    return Priced(ns, _logs(alike, seqs * np.asarray(heads), np.asarray(heads) / kv_heads))
+    return Priced(ns, logs_of(alike, seqs * np.asarray(heads), np.asarray(heads) / kv_heads))
 
 
 def decode(
@@ -142,14 +142,14 @@ def decode(
     keys = np.minimum(cached, window) if window else np.asarray(cached, dtype=float)
     moved = seqs * dim * (2.0 * keys * kv_heads * KV_BYTES[kv_form] + 4.0 * heads)
     ns = _roofline(gpu, "bfloat16", 4.0 * seqs * keys * heads * dim, moved)
-    return Priced(ns, _logs(seqs, np.maximum(cached, 1), kv_heads, np.asarray(heads) / kv_heads))
+    return Priced(ns, logs_of(seqs, np.maximum(cached, 1), kv_heads, np.asarray(heads) / kv_heads))
 
 
 def mla_context(gpu: GpuSpec, seqs: Sizes, length: Sizes, past: Sizes, heads: Sizes) -> Priced:
     pairs = length * past + length * (length + 1) / 2.0
     flops = 2.0 * seqs * pairs * heads * (192 + 128)
     moved = seqs * heads * 2.0 * (length * (192 + 128) + (length + past) * (192 + 128))
-    return Priced(_roofline(gpu, "bfloat16", flops, moved), _logs(_whole_length(length, past), seqs, heads))
+    return Priced(_roofline(gpu, "bfloat16", flops, moved), logs_of(_whole_length(length, past), seqs, heads))
 
 
 def _whole_length(length: Sizes, past: Sizes) -> Any:
@@ -164,35 +164,35 @@ def _whole_length(length: Sizes, past: Sizes) -> Any:
 def mla_decode(gpu: GpuSpec, kv_form: str, seqs: Sizes, cached: Sizes, heads: Sizes) -> Priced:
     flops = 2.0 * seqs * cached * np.asarray(heads) * (576 + 512)
     moved = seqs * (cached * 576 * KV_BYTES[kv_form] + 2.0 * np.asarray(heads) * (576 + 512))
-    return Priced(_roofline(gpu, "bfloat16", flops, moved), _logs(seqs, np.maximum(cached, 1), heads))
+    return Priced(_roofline(gpu, "bfloat16", flops, moved), logs_of(seqs, np.maximum(cached, 1), heads))
 
 
 def absorb(gpu: GpuSpec, tokens: Sizes, heads: Sizes) -> Priced:
     heads = np.asarray(heads, dtype=float)
     flops, moved = 2.0 * tokens * heads * 128 * 512, 2.0 * heads * (128 * 512 + tokens * (128 + 512))
-    return Priced(_roofline(gpu, "bfloat16", flops, moved), _logs(tokens, heads))
+    return Priced(_roofline(gpu, "bfloat16", flops, moved), logs_of(tokens, heads))
 
 
 def linear_context(gpu: GpuSpec, tokens: Sizes, value_heads: Sizes) -> Priced:
     flops = 2.0 * tokens * np.asarray(value_heads) * 128 * 128 * 3
     moved = 12.0 * tokens * np.asarray(value_heads) * 128
-    return Priced(_roofline(gpu, "bfloat16", flops, moved), _logs(tokens, value_heads))
+    return Priced(_roofline(gpu, "bfloat16", flops, moved), logs_of(tokens, value_heads))
 
 
 def linear_decode(gpu: GpuSpec, seqs: Sizes, value_heads: Sizes) -> Priced:
     moved = seqs * np.asarray(value_heads, dtype=float) * (2.0 * 4.0 * 128 * 128 + 12.0 * 128)
-    return Priced(_roofline(gpu, "bfloat16", 0.0, moved), _logs(seqs, value_heads))
+    return Priced(_roofline(gpu, "bfloat16", 0.0, moved), logs_of(seqs, value_heads))
 
 
 def move(gpu: GpuSpec, rows: Sizes, width: Sizes) -> Priced:
     elements = np.asarray(rows, dtype=float) * width
-    return Priced(_roofline(gpu, "bfloat16", 0.0, 3.0 * elements / STREAMING), _logs(elements))
+    return Priced(_roofline(gpu, "bfloat16", 0.0, 3.0 * elements / STREAMING), logs_of(elements))
 
 
 def all_reduce(gpu: GpuSpec, ranks: int, message_bytes: Sizes) -> Priced:
     """A ring over the datasheet's link."""
     ns = message_bytes * 2.0 * (ranks - 1) / ranks / (gpu.link_bytes_per_s / 1e9) + LAUNCH_NS
-    return Priced(np.asarray(ns, dtype=float), _logs(np.maximum(message_bytes, 1)))
+    return Priced(np.asarray(ns, dtype=float), logs_of(np.maximum(message_bytes, 1)))
 
 
 def all_to_all(gpu: GpuSpec, tokens: Sizes, hidden: Sizes, top_k: Sizes) -> Priced:
@@ -203,7 +203,7 @@ def all_to_all(gpu: GpuSpec, tokens: Sizes, hidden: Sizes, top_k: Sizes) -> Pric
     """
     moved = np.asarray(tokens, dtype=float) * hidden * np.minimum(top_k, 8) * 3.0
     ns = moved / (gpu.link_bytes_per_s / 1e9) + LAUNCH_NS
-    return Priced(ns, _logs(np.maximum(tokens, 1), hidden))
+    return Priced(ns, logs_of(np.maximum(tokens, 1), hidden))
 
 
 def peak_flops(gpu: GpuSpec, form: str) -> float:
@@ -221,5 +221,6 @@ def _roofline(gpu: GpuSpec, form: str, flops: Sizes, moved_bytes: Sizes) -> NDAr
     return ns
 
 
-def _logs(*sizes: Sizes) -> tuple[NDArray[np.float64], ...]:
+def logs_of(*sizes: Sizes) -> tuple[NDArray[np.float64], ...]:
+    """Coordinates on a surface."""
     return tuple(np.log2(np.maximum(np.asarray(size, dtype=float), 2.0**-10)) for size in sizes)

@@ -41,8 +41,10 @@ from blis_py.models.model_shape import ModelShape
 
 Array = NDArray[np.float64]
 ENGINES = ("vllm", "sglang", "trtllm")
-_LIBRARIES = ("deepep",)
-"""Libraries whose kernels engines call where they are set to."""
+_LIBRARIES = ("deepep", *(f"{engine}-layers" for engine in ENGINES))
+"""Libraries whose kernels engines call where they are set to, and kinds of layers of few models."""
+_MEASURED_LAYERS = {True: ("b200",), False: ("h200",)}
+"""GPUs with the most kinds of layers, that stand in for a generation."""
 _PIECEWISE_TOKENS = {"vllm": 512}
 """Tokens up to which CUDA graphs hold the layers of a step with prompts, too, by an engine's default; the
 largest captured size where a server's sizes are known (vllm/config/vllm.py: `max_cudagraph_capture_size` is
@@ -133,7 +135,7 @@ class Operators:
     def beyond(self, longest_tokens: int = 0) -> str:
         """The part of the run outside what was learned, in one line; may be empty."""
         shape, gpu, layout, engine = self._made_of
-        return self._terms.beyond(shape, gpu, layout, engine, self._learned_here)
+        return self._terms.beyond(shape, gpu, layout, engine, self._learned_here, self._list.unmeasured)
 
     @property
     def learned_on(self) -> tuple[str, ...]:
@@ -346,8 +348,11 @@ def surfaces_for(gpu: GpuSpec, engine: str) -> tuple[Sequence[Surfaces], bool]:
     """Surfaces in order of preference, and whether the first ones are of this GPU: the engine's own, those of
     other engines and libraries, those of a related GPU."""
     name = gpu.name
-    engines = [engine, *(other for other in ENGINES if other != engine), *_LIBRARIES]
+    first = engine, *(other for other in ENGINES if other != engine)
+    engines = dict.fromkeys((*first, f"{engine}-layers", *_LIBRARIES))
     own = [found for each in engines if (found := load_surfaces(name, each))]
     related = _RELATED[bool(gpu.fp4_flops)]
     others = [found for each in engines if (found := load_surfaces(related, each))]
-    return (*own, *others), bool(own)
+    stand_in = [name for name in _MEASURED_LAYERS[bool(gpu.fp4_flops)] if name not in (gpu.name, related)]
+    layers = [load_surfaces(name, f"{each}-layers") for name in stand_in for each in (engine, *ENGINES)]
+    return (*own, *others, *filter(None, layers)), bool(own)

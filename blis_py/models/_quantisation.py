@@ -7,12 +7,13 @@ last: attention, LM head or single layers often stay in 16 bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from blis_py.core.light_dataclass import dataclass
 from blis_py.models._module_names import ModuleNames
 from blis_py.models.hf_config import ConfigFile, names_of
-from blis_py.models.weights import MXFP4_BYTES, LayerCounts, Quantisation, Weights
+from blis_py.models.weights import MXFP4_BYTES, MXFP8_BYTES, LayerCounts, Quantisation, Weights
 
 NVFP4_BYTES = 0.5625
 """4 bits and one 8-bit scale per 16 weights."""
@@ -30,6 +31,8 @@ class _Format:
     """Whether the LM head counts as a linear layer."""
     block_scales: bool = False
     """See `Weights`."""
+    narrower: Sequence[_Format] = ()
+    """Storage of modules that are named, where all others are of this one."""
 
 
 def read_quantisation(section: ConfigFile, layers: LayerCounts) -> Quantisation:
@@ -42,8 +45,9 @@ def read_quantisation(section: ConfigFile, layers: LayerCounts) -> Quantisation:
     if method not in METHODS:
         known = ", ".join(METHODS)
         raise section.error("quant_method", "unknown quantisation", method, f"use one of {known}")
-    form = METHODS[method](section)
-    weights, indexer, notes = _weights(section, form, layers)
+    forms = _mixed(section) if section.has("quantized_layers") else [METHODS[method](section)]
+    forms = [part for form in forms for part in (*form.narrower, form)]
+    weights, indexer, notes = _weights(section, forms, layers)
     kv_dtype_bytes = _kv_dtype_bytes(section, layers.dtype_bytes)
     if kv_dtype_bytes < layers.dtype_bytes:
         notes.append(
@@ -66,52 +70,92 @@ _LEFT_ALONE = (
 )
 
 
-def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[Weights, float, list[str]]:
-    """Bytes per weight, those of an indexer's queries apart, and notes."""
+def _weights(
+    section: ConfigFile, forms: Sequence[_Format], layers: LayerCounts
+) -> tuple[Weights, float, list[str]]:
+    """Bytes per weight, those of an indexer's queries apart, and notes.
+
+    Args:
+        forms: of two that cover a module the first one counts.
+    """
     kept = _left_alone(section, layers)
-    only = _names(section, "targets", form.only, layers) if form.only else None
+    chosen = [_names(section, "targets", form.only, layers) if form.only else None for form in forms]
     notes: list[str] = []
 
-    def size(kind: str, where: Sequence[int], matrices: Sequence[int] = (1, 1, 1)) -> float:
+    def size(kind: str, where: Collection[int], matrices: Sequence[int] = (1, 1, 1)) -> float:
         """Mean bytes of the weights of a kind in the layers `where`."""
-        every, quantised = set(where) or set(range(layers.count)), 0
-        left = kept.layers_of(kind)
-        chosen = only.layers_of(kind) if only else [every] * len(left)
-        for weight, without, within in zip(matrices, left, chosen, strict=True):
-            quantised += weight * len((every & within) - without)
-        share = quantised / (sum(matrices) * len(every))
+        every = set(where) or set(range(layers.count))
+        rest = [every - without for without in kept.layers_of(kind)]
+        whole, found, quantised = sum(matrices) * len(every), 0.0, 0
+        for form, names in zip(forms, chosen, strict=True):
+            within = names.layers_of(kind) if names else [every] * len(rest)
+            covered = [those & left for those, left in zip(within, rest, strict=True)]
+            rest = [left - those for left, those in zip(rest, covered, strict=True)]
+            count = sum(n * len(those) for n, those in zip(matrices, covered, strict=True))
+            quantised, found = quantised + count, found + count / whole * form.weight_bytes
+        share = quantised / whole
         if 0 < share < 1 and where:
             notes.append(
                 f"{100 * share:.0f} % of the {_LABELS[kind]} weights are quantised: priced by their mean"
             )
-        return share * form.weight_bytes + (1 - share) * layers.dtype_bytes
+        return found + (1 - share) * layers.dtype_bytes
 
-    dense = [layer for layer in range(layers.count) if layer not in layers.sparse]
-    whole_head = form.head and not kept.covers_head() and (only is None or only.covers_head())
     queries, keys = layers.heads, layers.kv_heads
-    cached = [layer for layer in range(layers.count) if layer not in layers.linear]
     if layers.latent_weights:
-        attention = size("latent", cached, layers.latent_weights)
-        output = size("latent", cached, (0, 0, 1))
+        attention = size("latent", layers.cached, layers.latent_weights)
+        output = size("latent", layers.cached, (0, 0, 1))
     else:
-        attention = size("attention", cached, (queries, keys, keys, queries))
-        output = size("attention", cached, (0, 0, 0, 1))
+        attention = size("attention", layers.cached, (queries, keys, keys, queries))
+        output = size("attention", layers.cached, (0, 0, 0, 1))
+    matrices = (1, 1, 1) if layers.gated else (0, 1, 1)
+    narrow, wide = _arithmetic(section, forms)
     weights = Weights(
         attention=attention,
         output=0.0 if output == attention else output,
-        linear=size("linear", sorted(layers.linear), (2, 1)) if layers.linear else 2.0,
-        dense=size("dense", dense),
-        shared=size("shared", sorted(layers.sparse)),
-        experts=size("experts", sorted(layers.sparse)),
-        head=form.weight_bytes if whole_head else float(layers.dtype_bytes),
-        block_scales=form.block_scales,
-        arithmetic=form.arithmetic,
+        linear=size("linear", layers.linear, (2, 1)) if layers.linear else 2.0,
+        dense=size("dense", layers.dense, matrices),
+        shared=size("shared", layers.sparse, matrices),
+        experts=size("experts", layers.sparse, matrices),
+        head=_head_bytes(kept, forms, chosen) or float(layers.dtype_bytes),
+        block_scales=any(form.block_scales for form in forms),
+        arithmetic=narrow,
+        wide_arithmetic=wide,
     )
     plain = float(layers.dtype_bytes)
-    if only and weights == Weights.of(plain, form.arithmetic, plain):
-        raise section.error("config_groups", "quantises no weights that are known here", form.only[0])
-    indexer = size("indexer", sorted(layers.indexed), (1,)) if layers.indexed else plain
+    everything = all(names is not None for names in chosen)
+    if everything and replace(weights, wide_arithmetic="") == Weights.of(plain, narrow, plain):
+        raise section.error("config_groups", "quantises no weights that are known here", forms[0].only[0])
+    indexer = size("indexer", layers.indexed, (1,)) if layers.indexed else plain
     return weights, indexer, notes
+
+
+def _head_bytes(
+    kept: ModuleNames, forms: Sequence[_Format], chosen: Sequence[ModuleNames | None]
+) -> float | None:
+    """Bytes of a weight of the LM head; None if it is not quantised."""
+    for form, names in zip(forms, chosen, strict=True):
+        if form.head and not kept.covers_head() and (names is None or names.covers_head()):
+            return form.weight_bytes
+    return None
+
+
+def _arithmetic(section: ConfigFile, forms: Sequence[_Format]) -> tuple[str, str]:
+    """Format in which the narrowest weights are multiplied, and that of 8 bits if those are narrower.
+
+    Raises:
+        InputError: weights of one width are multiplied in several formats.
+    """
+    narrow = {form.arithmetic for form in forms if form.weight_bytes < 1}
+    wide = {form.arithmetic for form in forms if form.weight_bytes >= 1}
+    if len(narrow) > 1 or len(wide) > 1:
+        problem = "weights of as many bits in several formats are not modelled"
+        stated = ", ".join(sorted(narrow if len(narrow) > 1 else wide))
+        raise section.error(
+            section.key("config_groups", "quantized_layers"), problem, stated, _OTHER_CHECKPOINT
+        )
+    if not narrow:
+        return wide.pop(), ""
+    return narrow.pop(), wide.pop() if wide else ""
 
 
 _LABELS = {
@@ -175,13 +219,21 @@ def _compressed_tensors(section: ConfigFile) -> _Format:
     if groups is None:
         raise section.error("config_groups", "missing", fix="name the weights' num_bits")
     formats = [_group(groups.required_section(name)) for name in groups.values]
-    if len({(form.weight_bytes, form.arithmetic) for form in formats}) > 1:
-        problem = "weights in several formats are not modelled"
+    named = _joined(form for form in formats if form.only)
+    others = _joined(form for form in formats if not form.only)
+    if len(others) > 1:
+        problem = "several formats are for all modules"
         raise section.error("config_groups", problem, fix=_OTHER_CHECKPOINT)
-    first = formats[0]
-    every = any(not form.only for form in formats)
-    only = () if every else tuple(name for form in formats for name in form.only)
-    return _Format(first.weight_bytes, first.arithmetic, only, head=True)
+    every = [*named, *others]
+    return replace(every[-1], narrower=every[:-1])
+
+
+def _joined(formats: Iterable[_Format]) -> list[_Format]:
+    """One entry for each storage, with the names of all its modules."""
+    names: dict[_Format, list[str]] = {}
+    for form in formats:
+        names.setdefault(replace(form, only=()), []).extend(form.only)
+    return [replace(form, only=tuple(only), head=True) for form, only in names.items()]
 
 
 def _group(group: ConfigFile) -> _Format:
@@ -214,10 +266,39 @@ _ARITHMETIC = {("float", 8, 8): "fp8", ("int", 8, 8): "int8", ("float", 4, 4): "
 
 def _modelopt(section: ConfigFile) -> _Format:
     algorithm = section.text("quant_algo")
-    formats = {"FP8": _Format(1.0, "fp8", head=True), "NVFP4": _Format(NVFP4_BYTES, "fp4", head=True)}
-    if algorithm not in formats:
-        raise section.error("quant_algo", "not modelled", algorithm, f"use {' or '.join(formats)}")
-    return formats[algorithm]
+    if algorithm not in _ALGORITHMS:
+        known = ", ".join(_ALGORITHMS)
+        raise section.error("quant_algo", "not modelled", algorithm, f"use one of {known} or MIXED_PRECISION")
+    return _ALGORITHMS[algorithm]
+
+
+_ALGORITHMS = {
+    "FP8": _Format(1.0, "fp8", head=True),
+    "FP8_PER_CHANNEL_PER_TOKEN": _Format(1.0, "fp8", head=True),
+    "FP8_PB_WO": _Format(1.0, "fp8", head=True, block_scales=True),
+    "NVFP4": _Format(NVFP4_BYTES, "fp4", head=True),
+    "W4A16_NVFP4": _Format(NVFP4_BYTES, "fp16", head=True),
+    "MXFP8": _Format(MXFP8_BYTES, "fp8", head=True),
+    "MXFP4": _Format(MXFP4_BYTES, "fp4", head=True),
+    "W4A16_MXFP4": _Format(MXFP4_BYTES, "fp16", head=True),
+}
+"""ModelOpt's `quant_algo` -> storage of the weights."""
+
+
+def _mixed(section: ConfigFile) -> list[_Format]:
+    """ModelOpt's `MIXED_PRECISION`: an algorithm for each module. Modules that are not named stay as they
+    are, or in FP8 with block scales where that is the checkpoint's method."""
+    modules = section.required_section("quantized_layers")
+    named: dict[str, list[str]] = {}
+    for name in modules.values:
+        entry = modules.required_section(name)
+        if entry.text("quant_algo") not in _ALGORITHMS:
+            fix = f"use one of {', '.join(_ALGORITHMS)}"
+            raise entry.error("quant_algo", "not modelled", entry.text("quant_algo"), fix)
+        named.setdefault(entry.text("quant_algo"), []).append(name)
+    forms = [replace(_ALGORITHMS[name], only=tuple(only)) for name, only in named.items()]
+    others = [_fp8(section)] if section.text("quant_method", default="") == "fp8" else []
+    return [*forms, *others]
 
 
 def _mxfp4(section: ConfigFile) -> _Format:
@@ -274,7 +355,7 @@ _READ = (
     "quant_method quant_algo kv_cache_quant_algo kv_cache_scheme group_size q_group_size bits w_bit lm_head "
     "config_groups targets load_in_4bit load_in_8bit bnb_4bit_use_double_quant ignore exclude_modules "
     "modules_to_not_convert ignored_layers llm_int8_skip_modules dynamic extra_config "
-    "modules_in_block_to_quantize sparsity_config"
+    "modules_in_block_to_quantize sparsity_config quantized_layers"
 )
 _WITHOUT_EFFECT = (
     "activation_scheme fmt scale_fmt weight_block_size format global_compression_ratio quantization_status "
@@ -284,8 +365,8 @@ _WITHOUT_EFFECT = (
     "llm_int8_has_fp16_weight _load_in_4bit _load_in_8bit activation_scale_ub batch_size cache_block_outputs "
     "block_name_to_quantize dataset exllama_config max_input_length module_name_preceding_first_block "
     "pad_token_id tokenizer use_cuda_fp16 use_exllama backend do_fuse fuse_max_seq_len modules_to_fuse "
-    "packing_format data_type iters seqlen nsamples autoround_version low_gpu_mem_usage amp scale_dtype "
-    "enable_quanted_input enable_minmax_tuning pack_dtype transform_config"
+    "moe_quant_algo packing_format data_type iters seqlen nsamples autoround_version low_gpu_mem_usage amp "
+    "scale_dtype enable_quanted_input enable_minmax_tuning pack_dtype transform_config"
 )
 """Settings that affect neither sizes nor formats, or repeat them."""
 _KNOWN = frozenset(f"{_READ} {_WITHOUT_EFFECT}".split())

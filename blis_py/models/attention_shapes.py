@@ -70,12 +70,14 @@ class LatentAttention:
 
         In FP8, kernels of sparse attention have scales for the latent vector, and the rotary key in 16 bits.
         """
-        layer = self.cached_elements * element_bytes
-        if self.indexer is None:
-            return layers * layer
-        if element_bytes == 1:
-            layer += self.kv_rank // _SCALED * 4 + self.rope_dim
-        return layers * layer + self.indexer.layers * self.indexer.cached_bytes
+        indexed = 0 if self.indexer is None else self.indexer.layers * self.indexer.cached_bytes
+        return layers * self.entry_bytes(element_bytes) + indexed
+
+    def entry_bytes(self, element_bytes: int) -> int:
+        """Bytes that one layer caches for one token, without the key of an indexer."""
+        scales = self.kv_rank // _SCALED * 4 + self.rope_dim
+        sparse_in_8_bits = self.indexer is not None and element_bytes == 1
+        return self.cached_elements * element_bytes + (scales if sparse_in_8_bits else 0)
 
     def matrices(self, hidden: int, heads: int) -> tuple[int, int, int]:
         """Weights of a layer: projections down and of queries, expansion of keys and values, output."""

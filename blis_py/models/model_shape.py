@@ -40,9 +40,12 @@ _WINDOWED = {
     "full_attention": False,
     "attention": False,
     "linear_attention": False,
+    "deepseek_sparse_attention": False,
     "sliding_attention": True,
     "chunked_attention": True,
 }
+_NEEDED = {"linear_attention": "linear_num_value_heads", "deepseek_sparse_attention": "index_topk"}
+"""Kind of layer -> a key that describes it."""
 _MAX_LAYERS = 1000
 _USUAL_ENCODER = 24, 1024
 """Layers and hidden size of ViT-L/14."""
@@ -330,15 +333,18 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     dtype_bytes = _dtype_bytes(config)
     sparse = _sparse_layers(config, layers)
     latent, linear = read_latent(config, layers, model_type.sparse), read_linear(config, layers)
+    without_cache = _linear_layers(config, layers) if linear else []
     stored = _stored(
         config,
         LayerCounts(
             layers,
             sparse,
+            [layer for layer in range(layers) if layer not in sparse],
+            [layer for layer in range(layers) if layer not in without_cache],
             heads,
             kv_heads,
             dtype_bytes,
-            linear=_linear_layers(config, layers) if linear else (),
+            linear=without_cache,
             latent_weights=latent.matrices(hidden, heads) if latent else (),
             indexed=indexed_layers(config, layers) if latent and latent.indexer else (),
         ),
@@ -460,8 +466,8 @@ def _windows(config: ConfigFile, model_type: ModelType, layers: int, limit: int)
         raise config.error("attn_type_list", "layers of linear attention are not modelled", 0)
     kinds = config.texts("layer_types")
     for kind in kinds:
-        linear = kind == "linear_attention" and not config.has("linear_num_value_heads")
-        if kind not in _WINDOWED or linear:
+        needed = _NEEDED.get(kind)
+        if kind not in _WINDOWED or (needed and not config.has(needed)):
             problem = "layers of this kind are not modelled"
             raise config.error("layer_types", problem, kind, "use another model")
     if kinds and len(kinds) != layers:

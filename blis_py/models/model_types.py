@@ -74,7 +74,7 @@ _INDEXED = ModelType(
     reads=(
         *_DEEPSEEK.reads,
         *("index_n_heads", "index_head_dim", "index_topk"),
-        *("indexer_types", "index_topk_freq", "index_skip_topk_offset"),
+        *("indexer_types", "index_topk_freq", "index_skip_topk_offset", "layer_types"),
     ),
     without_effect=(
         *_DEEPSEEK.without_effect,

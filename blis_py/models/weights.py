@@ -10,6 +10,8 @@ from blis_py.core.light_dataclass import dataclass
 
 MXFP4_BYTES = 0.53125
 """4 bits and one 8-bit scale per 32 weights."""
+MXFP8_BYTES = 1.03125
+"""8 bits and one 8-bit scale per 32 weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class Weights:
     """Attention's output projection, where it differs from the mean `attention`; 0 = it does not."""
     block_scales: bool = False
     """FP8 with a scale per block of weights instead of one per tensor or channel: other kernels."""
+    wide_arithmetic: str = ""
+    """Format in which weights of 8 bits are multiplied, where narrower ones have `arithmetic`; empty = the
+    same."""
 
     @classmethod
     def of(cls, size: float, arithmetic: str = "fp16", head: float = 2.0) -> Weights:
@@ -50,7 +55,9 @@ class Weights:
 
     def format_of(self, size: float) -> str:
         """The format in which weights of this size are multiplied."""
-        return self.arithmetic if size < 2 else "fp16"
+        if size >= 2:
+            return "fp16"
+        return self.wide_arithmetic if size >= 1 and self.wide_arithmetic else self.arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,10 @@ class LayerCounts:
     count: int
     sparse: Collection[int]
     """Layers with routed experts."""
+    dense: Collection[int]
+    """Layers with a feed-forward of their own."""
+    cached: Collection[int]
+    """Layers of attention with a KV cache."""
     heads: int
     kv_heads: int
     dtype_bytes: int
@@ -70,6 +81,8 @@ class LayerCounts:
     latent_weights: Sequence[int] = ()
     """Weights of latent attention: of the projections down and of queries, of the expansion, of the
     output."""
+    gated: bool = True
+    """Whether feed-forward layers have three matrices."""
 
 
 class Quantisation(NamedTuple):

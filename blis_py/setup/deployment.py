@@ -8,7 +8,6 @@ from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
-from blis_py.latency import require_priced
 from blis_py.models.model_shape import ModelShape, config_name, load_model, with_kv_dtype
 from blis_py.setup._capacity import capacity
 
@@ -68,7 +67,6 @@ def deployed(config: RunConfig) -> Deployment:
         gpu = load_gpu(config.gpu)
         if config.link_gbps is not None:
             gpu = gpu.linked_at(config.link_gbps)
-    require_priced(shape)
     if gpu is not None:
         line, blocks, sequences = capacity(config, shape, gpu)
     check_count(

@@ -259,13 +259,55 @@ def test_a_quantisation_that_is_not_understood_is_refused(
     assert message in str(error.value)
 
 
-def test_two_formats_in_one_model_are_refused(tmp_path: Path) -> None:
+def test_groups_of_modules_have_formats_of_their_own(tmp_path: Path) -> None:
     groups = {
         "group_0": {"weights": FLOAT_8, "targets": ["re:.*self_attn.*"]},
         "group_1": {"weights": INT_4, "targets": ["re:.*experts.*"]},
     }
-    with pytest.raises(InputError, match="config_groups: weights in several formats are not modelled"):
-        quantised(tmp_path, quant_method="compressed-tensors", config_groups=groups)
+    weights = quantised(tmp_path, quant_method="compressed-tensors", config_groups=groups).weights
+    assert (weights.attention, weights.dense) == (1.0, 2.0)
+    assert 0.5 <= weights.experts < 0.6
+    assert weights.format_of(weights.attention) == weights.format_of(weights.experts) == "fp16"
+
+
+@pytest.mark.parametrize("bits", ["FP8", "NVFP4"])
+def test_modules_in_formats_of_their_own_have_their_bytes(tmp_path: Path, bits: str) -> None:
+    """ModelOpt's mixed precision: an algorithm by module, of which one may name experts as a whole."""
+    layers = {
+        f"model.layers.{layer}.{module}": {"quant_algo": algorithm, "group_size": 16}
+        for layer in range(48)
+        for module, algorithm in {"self_attn.o_proj": "FP8", "mlp.experts": bits}.items()
+    }
+    weights = quantised(tmp_path, quant_algo="MIXED_PRECISION", quantized_layers=layers).weights
+    assert weights.output == 1.0
+    assert weights.experts == {"FP8": 1.0, "NVFP4": 0.5625}[bits]
+    assert weights.format_of(1.0) == "fp8"
+    assert weights.format_of(weights.experts) == {"FP8": "fp8", "NVFP4": "fp4"}[bits]
+
+
+def test_what_is_not_named_in_mixed_precision_stays_or_has_the_checkpoints_method(tmp_path: Path) -> None:
+    layers = {f"model.layers.{layer}.mlp.experts": {"quant_algo": "NVFP4"} for layer in range(48)}
+    mixed = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    assert quantised(tmp_path, **mixed).weights.attention == 2.0
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    weights = quantised(tmp_path, **mixed, **blocks).weights
+    assert (weights.attention, weights.experts, weights.block_scales) == (1.0, 0.5625, True)
+
+
+def test_as_many_bits_in_two_formats_are_refused(tmp_path: Path) -> None:
+    layers = {
+        "model.layers.0.mlp.experts": {"quant_algo": "NVFP4"},
+        "model.layers.1.mlp.experts": {"quant_algo": "W4A16_NVFP4"},
+    }
+    problem = "quantized_layers: weights of as many bits in several formats are not modelled"
+    with pytest.raises(InputError, match=problem):
+        quantised(tmp_path, quant_algo="MIXED_PRECISION", quantized_layers=layers)
+
+
+def test_an_algorithm_that_is_not_known_is_named_with_its_module(tmp_path: Path) -> None:
+    layers = {"model.layers.0.mlp.experts": {"quant_algo": "W3A3"}}
+    with pytest.raises(InputError, match=r"experts\.quant_algo: not modelled \(found 'W3A3'\)"):
+        quantised(tmp_path, quant_algo="MIXED_PRECISION", quantized_layers=layers)
 
 
 def test_two_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

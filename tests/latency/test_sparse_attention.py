@@ -1,7 +1,8 @@
-"""Sparse attention: sizes are known to the byte, step times are not known and never made up."""
+"""Sparse attention: sizes to the byte, step times by measured kernels, notes of what was not measured."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,17 @@ import pytest
 from model_configs import config
 
 import blis_py as blis
-from blis_py.calibrate.fit.imports import import_steps
+from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.hardware.capacity import kv_capacity, model_weight_bytes, rank_weight_bytes
 from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.layout import Layout
-from blis_py.latency import LATENCY_MODELS, build
+from blis_py.latency import build
+from blis_py.latency.fitted_shape import facts_of, shape_of
 from blis_py.models.model_shape import load_model
 from blis_py.setup.deployment import with_kv_dtype
 
-V3_2, GLM_5 = "refused/deepseek-v3.2", "refused/glm-5"
-REFUSED = "--model: sparse attention is not priced: there are no kernel tables for it"
+V3_2, GLM_5 = "deepseek-v3.2", "glm-5"
 every_sparse = pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5"])
 
 
@@ -110,23 +111,58 @@ def test_a_config_with_an_incomplete_indexer_is_refused(
     assert f"config.json: {message}" in str(error.value)
 
 
-@every_sparse
-@pytest.mark.parametrize("latency_model", LATENCY_MODELS)
-def test_no_latency_model_prices_it(model: str, latency_model: str) -> None:
-    with pytest.raises(InputError) as error:
-        build(latency_model, shape=load_model(model), gpu=load_gpu("b300"), tp=8)
-    assert str(error.value).startswith(f"{REFUSED} (found {model!r}); use another model")
+@pytest.mark.parametrize("latency_model", ["trained-physics", "roofline", "kernel-tables"])
+def test_only_operators_price_it(latency_model: str) -> None:
+    with pytest.raises(InputError, match=f"{latency_model} does not price sparse attention"):
+        build(latency_model, shape=load_model("glm-5"), gpu=load_gpu("b300"), tp=8)
+
+
+def _decode_ns(model: str, context: int, gpu: str = "h200", seqs: int = 32) -> int:
+    latency = build("trained", shape=load_model(model), gpu=load_gpu(gpu), tp=8)
+    return latency.step_ns(
+        StepFeatures(
+            decode_seqs=seqs, decode_kv_tokens=seqs * context, max_context=context, emitted_rows=seqs
+        )
+    )
+
+
+def test_beyond_its_choice_a_decode_hardly_grows_with_the_context() -> None:
+    """Only the indexer reads the whole context: 132 bytes a token instead of 1,152."""
+    sparse, full = (_decode_ns(m, 131_072) / _decode_ns(m, 4096) for m in ("deepseek-v3.2", "deepseek-v3"))
+    assert 1 < sparse < 1.5 < full
 
 
 @every_sparse
-def test_a_run_is_refused_for_that_reason_even_where_it_does_not_fit(model: str) -> None:
-    for gpu, tp in (("h100", 1), ("b300", 8)):
-        with pytest.raises(InputError) as error:
-            blis.build(model=model, gpu=gpu, tp=tp, rate=2)
-        assert str(error.value).startswith(REFUSED)
+def test_longer_contexts_and_more_sequences_take_longer(model: str) -> None:
+    at = [_decode_ns(model, context, "b200") for context in (128, 2048, 16_384, 131_072)]
+    assert at == sorted(at)
+    assert _decode_ns(model, 4096, "b200", 8) < _decode_ns(model, 4096, "b200", 64)
 
 
-def test_measured_steps_make_no_profile_of_it(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as error:
-        import_steps(tmp_path, model="glm-5", gpu="h200")
-    assert str(error.value).startswith(REFUSED)
+def test_a_layer_that_reuses_a_choice_is_cheaper(tmp_path: Path) -> None:
+    every = {"index_topk_freq": 4, "index_skip_topk_offset": 3}
+    shared = load_model("mine", config(tmp_path, GLM_5, **every))
+    step = StepFeatures(decode_seqs=8, decode_kv_tokens=8 * 8192, max_context=8192, emitted_rows=8)
+    own, reused = (
+        build("trained", shape=shape, gpu=load_gpu("b200"), tp=8).step_ns(step)
+        for shape in (load_model(GLM_5), shared)
+    )
+    assert 0.5 * own < reused < 0.95 * own
+
+
+@pytest.mark.parametrize("gpu", ["h200", "b200", "gb300"])
+def test_a_result_says_that_no_server_was_learned_on(gpu: str) -> None:
+    result = blis.run(model="deepseek-v3.2", gpu=gpu, tp=8, rate=1, num_requests=2, prompt_tokens=100)
+    assert any("sparse MLA MoE FP8" in note for note in result.notes)
+
+
+def test_a_result_says_whose_kernels_stand_in() -> None:
+    given = {"rate": 1, "num_requests": 2, "prompt_tokens": 100}
+    result = blis.run(model="glm-5", gpu="h100", tp=32, link_gbps=100, **given)
+    text = "not validated for sparse attention (DSA): kernels of H200 stand in"
+    assert any(note.startswith(text) for note in result.notes)
+
+
+def test_facts_of_a_measured_model_keep_its_indexer() -> None:
+    shape = load_model("glm-5")
+    assert shape_of({"model": "glm-5", "model_config": facts_of(shape)}) == replace(shape, notes=())

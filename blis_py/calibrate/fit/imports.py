@@ -16,7 +16,6 @@ from blis_py.files.cells import meant
 from blis_py.files.csv_files import table_rows
 from blis_py.files.paths import is_folder
 from blis_py.hardware.gpu import GpuSpec, load_gpu
-from blis_py.latency import require_priced
 from blis_py.latency.fitted_shape import facts_of
 from blis_py.latency.kernel_tables import KernelTables
 from blis_py.models.model_shape import ModelShape, config_name, load_model
@@ -67,7 +66,6 @@ def import_steps(
         raise InputError("no model given", key="--model", fix="name the model these times belong to")
     check_count(block_size, least=1, most=MAX_TOKENS, key="--block-size")
     shape = load_model(model or config_name(str(model_config)), model_config)
-    require_priced(shape)
     spec = load_gpu(gpu)
     path = Path(source)
     if is_folder(path):

@@ -10,7 +10,6 @@ from blis_py.cli.verbs._listing import GROUPS, show
 from blis_py.errors import InputError
 from blis_py.files.profiles import known_names, published_name, refused_names
 from blis_py.hardware.capacity import model_weight_bytes
-from blis_py.latency import require_priced
 from blis_py.models.model_shape import PRICED_AS_FULL, ModelShape, load_model
 
 __all__ = ["GROUPS", "models"]
@@ -43,9 +42,7 @@ def _row(name: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(_COLUMNS)
     row |= {"name": name, "published_as": published_name("models", name), "notes": [], "priced": False}
     try:
-        shape = load_model(name)
-        row |= _sizes(shape)
-        require_priced(shape)
+        row |= _sizes(load_model(name))
     except InputError as error:
         return row | {"remarks": f"refused: {error.problem}"}
     return row | {"priced": True}
