@@ -47,10 +47,13 @@ def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTi
     """
     check_complete(path)
     file = _trace_at(path)
-    if _is_json(file):
-        return _read_json(file)
-    if is_client_table(file):
-        return replace(read_table(file), read_as="a table of latencies")
+    if _is_json(file) or is_client_table(file):
+        if itl is not None:
+            fix = "drop it, or give a TraceV2"
+            raise InputError("goes with a TraceV2", key="--itl-data", value=str(itl), fix=fix)
+        return (
+            _read_json(file) if _is_json(file) else replace(read_table(file), read_as="a table of latencies")
+        )
     times = replace(_read_trace(file, str(path)), read_as="TraceV2")
     if itl is None:
         itl = file.with_name(ITL_NAME)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from blis_py.core.slo import CLUSTER_PRIORITY, DEFAULT_CLASS
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.visits import instance_order
-from blis_py.requests.table import Labels
+from blis_py.requests.table import Labels, RequestTable
 
 Rows = NDArray[np.intp]
 
@@ -19,8 +19,13 @@ SLO_CLASSES = tuple(sorted(CLUSTER_PRIORITY, key=lambda name: -CLUSTER_PRIORITY[
 
 
 def slo_classes(record: RunRecord) -> Labels:
+    """The class of every request of a run."""
+    return classes_of(record.table)
+
+
+def classes_of(table: RequestTable) -> Labels:
     """The class of every request; requests without one count as `standard`, as in scheduling."""
-    return with_default(record.table.slo_class, DEFAULT_CLASS)
+    return with_default(table.slo_class, DEFAULT_CLASS)
 
 
 def tenants(record: RunRecord) -> Labels:

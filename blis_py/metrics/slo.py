@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from blis_py.core.bounds import clock_ns
 from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
-from blis_py.metrics.groups import SLO_CLASSES, rows_by_name, slo_classes
+from blis_py.metrics.groups import SLO_CLASSES, classes_of, rows_by_name
 from blis_py.metrics.latencies import Latencies
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.registry import METRICS, TTFT, Unit, main, named, names
+from blis_py.requests.table import RequestTable
 
 Limits = NDArray[np.int64] | NDArray[np.float64]
 
@@ -228,7 +229,7 @@ def assess(record: RunRecord, columns: Latencies, targets: GoodputTargets | None
     An undefined TPOT or ITL (one token) meets any limit, as in vLLM; a request that did not complete
     meets none.
     """
-    limits = _limits_ns(record, targets or GoodputTargets())
+    limits = limits_of(record.table, targets or GoodputTargets())
     if not limits:
         return None
     covered = np.zeros(len(record.table), dtype=np.bool_)
@@ -241,14 +242,19 @@ def assess(record: RunRecord, columns: Latencies, targets: GoodputTargets | None
     return Goodput(limits, covered, met, good & covered)
 
 
-def _limits_ns(record: RunRecord, targets: GoodputTargets) -> dict[str, Limits]:
-    limits: dict[str, Limits] = {each.name: _no_limits(each.unit, len(record.table)) for each in main()}
-    by_class = rows_by_name(slo_classes(record))
+def limits_of(table: RequestTable, targets: GoodputTargets) -> dict[str, Limits]:
+    """Limit of each request by dimension, 0 if it has none; dimensions without a limit are left out.
+
+    Raises:
+        InputError: targets of a class that is unknown.
+    """
+    limits: dict[str, Limits] = {each.name: _no_limits(each.unit, len(table)) for each in main()}
+    by_class = rows_by_name(classes_of(table))
     require_known_classes(targets.limits_ns, by_class)
     for slo_class, rows in by_class.items():
         for name, limit_ns in targets.of_class(slo_class).items():
             limits[name][rows] = limit_ns
-    own_ns = record.table.slo_target_ns
+    own_ns = table.slo_target_ns
     if len(own_ns):
         limits[TTFT.name] = np.where(own_ns > 0, own_ns, limits[TTFT.name])
     return {name: limit for name, limit in limits.items() if limit.any()}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from blis_py.config.models import RunConfig
+from blis_py.core.bounds import MAX_INSTANCES, check_count
 from blis_py.errors import InputError
 from blis_py.planning._space import INSTANCES, drained
 from blis_py.planning.axes import Axis, Point, grid
@@ -19,6 +21,7 @@ from blis_py.planning.result import Rated, Standing
 from blis_py.planning.runner import Runner
 from blis_py.planning.stationary import highest_rate, sustained
 from blis_py.planning.study import Study
+from blis_py.planning.targets import check_targets
 from blis_py.planning.verify import Drawn, drawn
 
 
@@ -43,6 +46,10 @@ def highest(
     """
     if gpus is not None and budget is not None:
         raise InputError("contradicts --gpus", key="--budget", fix="drop one of the two")
+    if budget is not None and not 0 < budget < inf:
+        raise InputError("must be a finite number of dollars above 0", key="--budget", value=budget)
+    if gpus is not None:
+        check_count(gpus, least=1, most=MAX_INSTANCES, key="--gpus")
     check_choices(axes)
     study.check(axes)
     rated: list[Rated] = []
@@ -85,6 +92,7 @@ def _rated(
 ) -> Rated:
     config = _sized(drained(study.config(point, axes)), prices, gpus, budget)
     goal.check(config)
+    check_targets(goal, [config])
     if config.workload.concurrency is not None:
         raise InputError("a closed loop has no rate", key="--concurrency", fix="use blis sweep")
     outcome = runner.run([Job(config)])[0]

@@ -19,6 +19,7 @@ from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search
 from blis_py.planning.steady import steady_length
 from blis_py.planning.study import Study
+from blis_py.planning.targets import check_targets
 
 INSTANCES = "num_instances"
 DOLLARS, GPUS = "dollars per hour", "GPUs"
@@ -70,6 +71,7 @@ class Space:
         runnable = [first for first in self._firsts if isinstance(first, RunConfig)]
         if not runnable:
             raise InputError(f"no configuration can be run: {self._firsts[0]}")
+        check_targets(goal, runnable)
         prices.check([device for first in runnable for device in devices_of(first)])
         self._missing = [gpu for first in runnable for gpu in unpriced(first, prices)]
         self.objective = GPUS if self._missing else DOLLARS

@@ -152,8 +152,7 @@ class Goal:
         requirements = []
         for each in outcome.slo:
             if each["met"] is None:
-                fix = "name a class of the workload"
-                raise InputError("applies to no request", key="--slo", value=each["slo"], fix=fix)
+                raise without_requests(each["slo"])
             requirements.append(requirement_of(each))
         return requirements
 
@@ -166,9 +165,7 @@ class Goal:
             else:
                 share = outcome.classes.get(name, {}).get("attainment")
             if share is None:
-                who = "no request" if name == ALL_REQUESTS else f"no request of class {name}"
-                fix = "set goodput targets: --goodput ttft:500, or --slo-ttft CLASS=500ms"
-                raise InputError(f"{who} has a goodput target", key="--attainment", fix=fix)
+                raise without_targets(name)
             spare = 1 - target
             slack = 1 - (1 - share) / spare if spare else (1.0 if share >= 1 else share - 1)
             what = "attainment" if name == ALL_REQUESTS else f"{name}.attainment"
@@ -192,6 +189,18 @@ class Goal:
         if share:
             slack = 1 - share / self.max_lost if self.max_lost else -share
         return Requirement("requests lost", self.max_lost, share, "share", slack)
+
+
+def without_requests(slo: str) -> InputError:
+    """The error of a limit on a class that no request has."""
+    return InputError("applies to no request", key="--slo", value=slo, fix="name a class of the workload")
+
+
+def without_targets(name: str) -> InputError:
+    """The error of a share of requests none of which has a goodput target."""
+    who = "no request" if name == ALL_REQUESTS else f"no request of class {name}"
+    fix = "set goodput targets: --goodput ttft:500, or --slo-ttft CLASS=500ms"
+    return InputError(f"{who} has a goodput target", key="--attainment", fix=fix)
 
 
 def _digits(value: float) -> str:

@@ -16,6 +16,7 @@ from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
 from blis_py.planning.steady import steady_length
 from blis_py.planning.study import Study
+from blis_py.planning.targets import check_targets
 
 CONCURRENCIES = tuple(2**power for power in range(10))
 """Requests in flight at each instance."""
@@ -93,6 +94,7 @@ def pareto(study: Study, axes: Sequence[Axis], runner: Runner, goal: Goal) -> Pa
             refused[str(error)] = None
             continue
         jobs += [(point, count, _loaded(config, count)) for count in CONCURRENCIES]
+    check_targets(goal, [config for _, _, config in jobs])
     outcomes = _outcomes([config for _, _, config in jobs], runner, goal)
     fronts = []
     for (point, count, config), outcome in zip(jobs, outcomes, strict=True):

@@ -27,6 +27,7 @@ from blis_py.planning.search import Probe, Search, SearchLine
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.steady import is_steady, requests_needed
 from blis_py.planning.study import Study
+from blis_py.planning.targets import check_targets
 from blis_py.planning.verify import Drawn, Verifier, drawn
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
         InputError: no target, a cluster that cannot be run, or a closed loop, which has no rate.
     """
     goal.check(config)
+    check_targets(goal, [config])
     prices.check(devices_of(config))
     best = given(for_sizing(config), goal, runner, prices)
     longer = sustained(best.config, goal, runner, best.outcome)

@@ -83,7 +83,7 @@ class Setup:
         """
         if config.seed is None and config.workload.spec is None:
             config = replace(config, seed=DEFAULT_SEED)
-        targets = _targets(config)
+        targets = stated_targets(config)
         disaggregation(config)  # refuses names that lead nowhere
         served = [(pool, deployed_pool(pool, own)) for pool, own in pool_configs(config)]
         deployments = [one for _, one in served]
@@ -104,7 +104,7 @@ class Setup:
             config=config,
             table=requested.table,
             pools=pools,
-            targets=_targets_of(config, requested, targets),
+            targets=targets_of(config, requested, targets),
             notes=_notes(config, requested, pools, deployments, [notes for _, notes in sized], names),
             source=requested.source,
             kind=kind,
@@ -352,7 +352,12 @@ def _notes(
     )
 
 
-def _targets(config: RunConfig) -> GoodputTargets:
+def stated_targets(config: RunConfig) -> GoodputTargets:
+    """Goodput targets of the configuration itself.
+
+    Raises:
+        InputError: not a target.
+    """
     targets = parse_goodput(config.goodput)
     for metric, text in config.goodput_by_class.items():
         if metric not in (known := [each.name for each in main()]):
@@ -362,8 +367,12 @@ def _targets(config: RunConfig) -> GoodputTargets:
     return targets
 
 
-def _targets_of(config: RunConfig, requested: Demand, targets: GoodputTargets) -> GoodputTargets:
-    """Goodput targets including those of the requests, for classes that occur."""
+def targets_of(config: RunConfig, requested: Demand, targets: GoodputTargets) -> GoodputTargets:
+    """Goodput targets including those of the requests, for classes that occur.
+
+    Raises:
+        InputError: a target of an unknown class.
+    """
     classes = requested.table.slo_class.names
     targets = requested.targets.under(targets, classes)
     named = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]

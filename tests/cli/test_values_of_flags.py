@@ -11,6 +11,8 @@ from blis_py.cli import main
 from blis_py.cli.program import BLIS, Command, command_of
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.metrics.record import RunRecord
+from blis_py.planning import worker
+from blis_py.planning.job import JobOutcome
 
 RUN = ("run", "--model", "llama-3.1-8b", "--num-requests", "2")
 
@@ -117,3 +119,116 @@ def test_a_question_without_an_answer_is_refused_before_the_run(
     assert main(["explain", *RUN[1:], flag, value]) == 2
     assert flag.replace("--metric", "--class") in capsys.readouterr().err
     assert not began
+
+
+_PLAN = ("plan", "--model", "llama-3.1-8b", "--num-requests", "2", "--no-cache", "--workers", "1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--attainment", "99%"), "--attainment: no request has a goodput target"),
+        (
+            ("--attainment", "gold=99%", "--goodput", "ttft:500"),
+            "--attainment: no request of class gold has a goodput target",
+        ),
+        (
+            ("--attainment", "99%", "--slo-ttft", "critical=500ms"),
+            "--attainment: no request has a goodput target",
+        ),
+        (("--slo", "critical.ttft.p99=5s"), "--slo: applies to no request"),
+        (("--slo", "critical.ttft.p99=5s", "--max-rate"), "--slo: applies to no request"),
+        (("--slo", "critical.ttft.p99=5s", "--max-rate", "--gpus", "2"), "--slo: applies to no request"),
+        (("--slo", "critical.ttft.p99=5s", "--pareto"), "--slo: applies to no request"),
+        (("--slo", "ttft.p99=5s", "--max-rate", "--budget", "nan"), "--budget: must be a finite number"),
+        (("--slo", "ttft.p99=5s", "--max-rate", "--budget", "inf"), "--budget: must be a finite number"),
+        (("--slo", "ttft.p99=5s", "--max-rate", "--gpus", "-1"), "--gpus: must be at least 1"),
+    ],
+)
+def test_a_target_without_requests_is_refused_before_a_plan(
+    flags: tuple[str, ...], problem: str, began: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*_PLAN, *flags]) == 2
+    assert problem in capsys.readouterr().err
+    assert not began
+
+
+def test_no_value_of_a_flag_is_refused_after_a_run_of_a_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every flag one value in turn; all runs of the plan have the outcome of one."""
+    monkeypatch.chdir(tmp_path)
+    jobs: list[bytes] = []
+    outcomes: list[JobOutcome] = []
+    run = worker.run
+
+    def known(job: bytes) -> JobOutcome:
+        jobs.append(job)
+        if not outcomes:
+            outcomes.append(run(job))
+        return outcomes[0]
+
+    monkeypatch.setattr(worker, "run", known)
+    plan = [*_PLAN, "--slo", "ttft.p99=5s", "--instances", "1:2", "--most-requests", "4", "--draws", "2"]
+    command = command_of("plan", BLIS.verbs["plan"])
+    assert isinstance(command, Command)
+    named = [flag.name for _, flags in command.groups for flag in flags if flag.kind is not bool]
+    late = []
+    for number, name in enumerate(named):
+        if not name.startswith("--") or name in ("--out", "--dask", "--workers"):
+            continue
+        jobs.clear()
+        if main([*plan, name, WRONG[number % len(WRONG)]]) and jobs:
+            late.append((name, capsys.readouterr().err))
+    assert not late
+
+
+CLIENT = "arrival_s,input_tokens,output_tokens,ttft_ms,e2e_ms\n0,9,2,5,9\n1,8,2,5,9\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "value"),
+    [
+        *(("observe", "--rtt-ms", value) for value in ("-1", "nan", "inf")),
+        *(("observe", "--warmup-requests", value) for value in ("-1", "3", "9" * 20)),
+        *(("observe", "--scrape-metrics", value) for value in ("", "metrics", "/a\r\nb: c")),
+        *(("observe", name, "inf") for name in ("--request-timeout", "--scrape-interval")),
+        *(("observe", "--out", value) for value in ("", "\0")),
+        *(("calibrate", "--hit-rate-tolerance-pp", value) for value in ("-1", "nan")),
+        *(("calibrate", name, "-1") for name in ("--ttft-mape-threshold", "--throughput-tolerance-pct")),
+        *(("calibrate", "--num-gpus", "-1"), ("calibrate", "--itl-data", "no.csv")),
+        *(("calibrate", "--sim-metrics", "no.json"), ("fit", "--seed", "1"), ("fit", "--bootstrap", "5")),
+        *(("serve", "--allowed-host", value) for value in ("", "http://a.example", "a.example:80", "a b")),
+        *(("serve", "--served-model-name", value) for value in ("", "a\nb")),
+        *(("serve", name, "9") for name in ("--text-file", "--kv-events-topic", "--kv-events-seed")),
+        ("serve", "--intervals", "5"),
+    ],
+)
+def test_a_value_is_refused_before_the_work(
+    command: str,
+    flag: str,
+    value: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the work began")
+
+    for place in (
+        *("blis_py.observe.session.Observation.run", "blis_py.cli.verbs._serve_fleet.run"),
+        *("blis_py.calibrate.compare.calibrate", "blis_py.cli.verbs.profile.fit_server"),
+    ):
+        monkeypatch.setattr(place, work)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.csv").write_text(CLIENT)
+    words = {
+        "observe": "observe --server-url http://127.0.0.1:1 --num-requests 3 --out o",
+        "serve": "serve --model llama-3.1-8b --port 0",
+        "calibrate": "calibrate c.csv --results c.csv",
+        "fit": "profile fit c.csv --model llama-3.1-8b",
+    }[command].split()
+    if flag in words:
+        words = words[: words.index(flag)]
+    assert main([*words, flag, value]) == 2
+    assert flag in capsys.readouterr().err

@@ -42,11 +42,28 @@ def serve_fleet(flags: Flags, settings: ServeSettings) -> None:
         _save(fleets, flags["--out"], force="--force" in flags)
 
 
+def _check_alone(flags: Flags) -> None:
+    """
+    Raises:
+        InputError: a flag without the one that it belongs to, or a name that no client could send.
+    """
+    if "--text-file" in flags and flags.get("--text") != "file":
+        raise InputError("goes with --text file", key="--text-file", fix="add --text file, or drop it")
+    for name in ("--kv-events-topic", "--kv-events-seed"):
+        if name in flags and "--kv-events" not in flags:
+            raise InputError("goes with --kv-events", key=name, fix="add --kv-events ENDPOINT, or drop it")
+    for model in flags.get("--served-model-name", ()):
+        if not model or not model.isprintable():
+            fix = "write printable characters"
+            raise InputError("not a name of a model", key="--served-model-name", value=model, fix=fix)
+
+
 def _options(flags: Flags) -> FleetOptions:
 
     failures = {name: flags[f"--fail-{name}"] for name in ("refused", "broken") if f"--fail-{name}" in flags}
     if "--fail-kinds" in flags:
         failures["kinds"] = flags["--fail-kinds"].split(",")
+    _check_alone(flags)
     given = {
         name: flags[f"--{name.replace('_', '-')}"]
         for name in _FLEET_OPTIONS

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from blis_py.calibrate.autopsy import Autopsy
     from blis_py.calibrate.client_autopsy import ClientAutopsy
     from blis_py.calibrate.compare import Calibration
-    from blis_py.calibrate.tolerances import ToleranceVerdict
+    from blis_py.calibrate.tolerances import Tolerances, ToleranceVerdict
     from blis_py.planning.agreement import Agreement
 
     Causes = Autopsy | tuple[ClientAutopsy, ...]
@@ -96,11 +96,13 @@ def calibrate(flags: Flags) -> None:
     style = _checked_style(flags)
     if concerns_adapters(flags):
         return print_adapters(flags, style)
+    from blis_py.calibrate.tolerances import verdicts as verdicts_of
     from blis_py.planning.agreement import agreement
 
+    judged_by = _tolerances(flags)
     result = _compared(flags)
     causes = _causes(flags, result) if "--autopsy" in flags else None
-    verdicts = _verdicts(flags, result)
+    verdicts = verdicts_of(result, *judged_by, ttft="--ttft-mape-threshold" in flags)
     agreed = agreement(result, flags["--results"], measured_run(flags))
     figures = _figures(result, verdicts, causes) | {"agreement": agreed.as_dict()}
     try:
@@ -197,9 +199,9 @@ def _compared(flags: Flags) -> Calibration:
     return result
 
 
-def _verdicts(flags: Flags, calibration: Calibration) -> list[ToleranceVerdict]:
-    """Verdicts on tolerances that are given, and on a hit rate where both are known."""
-    from blis_py.calibrate.tolerances import Tolerances, observed_hit_rate, simulated_hit_rate, verdicts
+def _tolerances(flags: Flags) -> tuple[Tolerances, tuple[float, float] | None]:
+    """Tolerances that are given, and the measured and the simulated hit rate where both are known."""
+    from blis_py.calibrate.tolerances import Tolerances, observed_hit_rate, simulated_hit_rate
 
     own = {
         "hit_rate_points": "--hit-rate-tolerance-pp",
@@ -218,7 +220,7 @@ def _verdicts(flags: Flags, calibration: Calibration) -> list[ToleranceVerdict]:
         rates = observed, simulated_hit_rate(flags["--sim-metrics"])
     elif observed is not None:
         say("note: the trace has an observed hit rate; --sim-metrics FILE compares it")
-    return verdicts(calibration, Tolerances(**given), rates, ttft="--ttft-mape-threshold" in flags)
+    return Tolerances(**given), rates
 
 
 def _not_negative(flags: Flags, name: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from math import inf
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -17,11 +18,13 @@ from blis_py.cli.flags.out import FORCE, out_folder
 from blis_py.cli.verbs._execute import say
 from blis_py.cli.verbs.serve import without
 from blis_py.config.workload import WorkloadSection
+from blis_py.core.bounds import check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.files.paths import exists, is_folder
 from blis_py.observe.bench import bench_figures, bench_lines
 from blis_py.observe.http import Target
 from blis_py.observe.session import Measurement, Observation
+from blis_py.outputs.places import check_folder
 from blis_py.outputs.stopping import as_exceptions
 from blis_py.requests.loops import Loop, Loops
 from blis_py.result import to_json
@@ -114,6 +117,7 @@ def _with_folder(flags: Flags) -> Flags:
         if not is_folder(target.parent):
             raise InputError("no such folder", key=name, value=str(target.parent), fix="make it first")
     if "--out" in flags:
+        check_folder(flags["--out"], "--out")
         return flags
     data = Path(flags["--trace-data"])
     return flags | {"--out": str(data.with_name(f"{data.name.removesuffix('.csv')}-observed"))}
@@ -158,9 +162,9 @@ def _observation(flags: Flags) -> Observation:
             vocab=_range(flags, chat=api == "chat"),
             timeout_s=_positive(flags, "--request-timeout", 300.0),
             max_concurrency=_positive(flags, "--max-concurrency"),
-            warm_up_requests=flags.get("--warmup-requests", 0),
-            rtt_ms=flags.get("--rtt-ms"),
-            metrics_path=flags.get("--scrape-metrics"),
+            warm_up_requests=_warm_up(flags, len(requested.table)),
+            rtt_ms=_rtt_ms(flags),
+            metrics_path=_metrics_path(flags),
             scrape_s=_positive(flags, "--scrape-interval", 1.0),
             seed=DEFAULT_SEED if config.seed is None else config.seed,
             workload=load.spec or load.trace or load.preset,
@@ -174,9 +178,30 @@ def _observation(flags: Flags) -> Observation:
 
 def _positive(flags: Flags, name: str, default: Any = None) -> Any:
     value = flags.get(name, default)
-    if value is not None and not value > 0:
-        raise InputError("must be more than 0", key=name, value=value)
+    if value is not None and not 0 < value < inf:
+        raise InputError("must be a finite number above 0", key=name, value=value)
     return value
+
+
+def _warm_up(flags: Flags, requests: int) -> int:
+    return check_count(
+        flags.get("--warmup-requests", 0), least=0, most=max(requests - 1, 0), key="--warmup-requests"
+    )
+
+
+def _rtt_ms(flags: Flags) -> float | None:
+    rtt_ms: float | None = flags.get("--rtt-ms")
+    if rtt_ms is not None:
+        clock_ns(rtt_ms, 10**6, key="--rtt-ms")
+    return rtt_ms
+
+
+def _metrics_path(flags: Flags) -> str | None:
+    path: str | None = flags.get("--scrape-metrics")
+    if path is not None and not (path.startswith("/") and path.isascii() and path.isprintable()):
+        fix = "write the path of an URL, such as /metrics"
+        raise InputError("must begin with /", key="--scrape-metrics", value=path, fix=fix)
+    return path
 
 
 def _range(flags: Flags, *, chat: bool) -> tuple[int, int] | None:

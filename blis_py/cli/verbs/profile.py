@@ -121,6 +121,9 @@ def fit(flags: Flags) -> int:
         if flag.name != "--model-config" and any(name in flags for name in (flag.name, *flag.aliases)):
             fix = "drop it, or give a benchmark's JSON or a CSV with latencies"
             raise InputError("goes with what a client measured, not with steps", key=flag.name, fix=fix)
+    if "--skip-first" in flags:
+        fix = "drop it, or give a benchmark's JSON or a CSV with latencies"
+        raise InputError("goes with what a client measured, not with steps", key="--skip-first", fix=fix)
     fit_to_steps(flags)
     return 0
 
@@ -142,6 +145,9 @@ def fit_to_client(flags: Flags) -> int:
     """
 
     style = format_of(flags)
+    for name in ("--bootstrap", "--seed"):
+        if name in flags:
+            raise InputError("goes with measured steps, not with a client's run", key=name, fix="drop it")
     if "--out" in flags:
         check_file(flags["--out"], "--out")
     spellings = {spelling for flag in _SERVER for spelling in (flag.name, *flag.aliases)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -78,6 +79,9 @@ def serve(flags: Flags) -> None:
     Stop it with Ctrl-C. With --out the run is saved, and `blis replay` reproduces it.
     """
     require_extra()
+    for name in ("--intervals", "--cross-check"):
+        if name in flags:
+            raise InputError("is for one run", key=name, fix="use it with `blis run`")
     blis_flags.refuse(flags)
     vllm_flags.refuse(flags)
     from blis_py.cli.verbs._serve_fleet import serve_fleet
@@ -117,7 +121,7 @@ def server_settings(flags: Flags) -> ServeSettings:
         if name in flags:
             _from_zero(flags, name, most)
     given["admin"] = "--enable-admin" in flags
-    given["allowed_hosts"] = tuple(flags.get("--allowed-host", ()))
+    given["allowed_hosts"] = tuple(map(_host, flags.get("--allowed-host", ())))
     given["trust_chat_template"] = "--trust-request-chat-template" in flags
     given["max_connections"] = flags.get("--max-connections")
     if given["max_connections"] == 0:
@@ -131,6 +135,17 @@ def server_settings(flags: Flags) -> ServeSettings:
         raise InputError("must not be empty, and of printable ASCII", key="--api-key", fix=fix)
     _check_tls(flags)
     return ServeSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+def _host(name: str) -> str:
+    """
+    Raises:
+        InputError: no name of a host, as in a URL without scheme, path and port.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?", name):
+        fix = "write it as in a URL, without scheme, path and port: llm.example.org"
+        raise InputError("not a name of a host", key="--allowed-host", value=name, fix=fix)
+    return name.lower()
 
 
 _MOST = {"--port": 65535, "--max-queue": 10**9, "--grace": 86400.0, "--max-connections": 10**6}
