@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from blis_py.calibrate.autopsy import Autopsy
     from blis_py.calibrate.client_autopsy import ClientAutopsy
     from blis_py.calibrate.compare import Calibration
-    from blis_py.calibrate.tolerances import Tolerances, ToleranceVerdict
+    from blis_py.calibrate.tolerances import ToleranceVerdict
     from blis_py.planning.agreement import Agreement
 
     Causes = Autopsy | tuple[ClientAutopsy, ...]
@@ -96,13 +98,12 @@ def calibrate(flags: Flags) -> None:
     style = _checked_style(flags)
     if concerns_adapters(flags):
         return print_adapters(flags, style)
-    from blis_py.calibrate.tolerances import verdicts as verdicts_of
     from blis_py.planning.agreement import agreement
 
     judged_by = _tolerances(flags)
     result = _compared(flags)
     causes = _causes(flags, result) if "--autopsy" in flags else None
-    verdicts = verdicts_of(result, *judged_by, ttft="--ttft-mape-threshold" in flags)
+    verdicts = judged_by(result)
     agreed = agreement(result, flags["--results"], measured_run(flags))
     figures = _figures(result, verdicts, causes) | {"agreement": agreed.as_dict()}
     try:
@@ -199,9 +200,9 @@ def _compared(flags: Flags) -> Calibration:
     return result
 
 
-def _tolerances(flags: Flags) -> tuple[Tolerances, tuple[float, float] | None]:
-    """Tolerances that are given, and the measured and the simulated hit rate where both are known."""
-    from blis_py.calibrate.tolerances import Tolerances, observed_hit_rate, simulated_hit_rate
+def _tolerances(flags: Flags) -> Callable[[Calibration], list[ToleranceVerdict]]:
+    """Verdicts on tolerances that are given, and on a hit rate where both are known."""
+    from blis_py.calibrate.tolerances import Tolerances, observed_hit_rate, simulated_hit_rate, verdicts
 
     own = {
         "hit_rate_points": "--hit-rate-tolerance-pp",
@@ -220,7 +221,8 @@ def _tolerances(flags: Flags) -> tuple[Tolerances, tuple[float, float] | None]:
         rates = observed, simulated_hit_rate(flags["--sim-metrics"])
     elif observed is not None:
         say("note: the trace has an observed hit rate; --sim-metrics FILE compares it")
-    return Tolerances(**given), rates
+    tolerances = Tolerances(**given)
+    return partial(verdicts, tolerances=tolerances, hit_rates=rates, ttft="--ttft-mape-threshold" in flags)
 
 
 def _not_negative(flags: Flags, name: str) -> float:
