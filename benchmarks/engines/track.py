@@ -4,7 +4,8 @@
 
 Prints which settings, defaults and functions of the scheduler changed against the last release that was
 compared; how many random scenarios are equal under its preset; and, where some are not, which rule of our
-scheduler, switched alone, makes them equal. Exit status 1 if differences are left that no rule explains.
+scheduler, switched alone, makes them equal; and flags of its server that `profiles/launch` does not list.
+Exit status 1 if differences are left that no rule explains.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from benchmarks.engines import check, ours, source_changes, wheels
+from benchmarks.engines import arguments, check, ours, source_changes, wheels
 from benchmarks.engines.child import Child
 from benchmarks.engines.compare import first_difference
 from benchmarks.engines.engine import Engine, release_of
@@ -28,13 +29,13 @@ from blis_py.errors import InputError
 NO_RULE = "no rule switched alone"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Track a release; returns the exit status.
 
     Raises:
         InputError: a wheel cannot be had.
     """
-    flags = _parser().parse_args(arguments)
+    flags = _parser().parse_args(given)
     engine = ENGINES[flags.engine]
     after = _wheel(engine, flags.version)
     before = _wheel(engine, flags.against or last_before(engine, after.version))
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(_lines(source_changes.defaults(before.root, after.root, engine.settings))))
     print("\n## Functions of the scheduler, in lines\n")
     print("\n".join(_lines(source_changes.functions(before.root, after.root, engine.sources))))
+    print("\n## Flags of the server that no launch table lists\n")
+    print("\n".join(arguments.unlisted(engine.package, after.root)))
     print(f"\n## Scenarios under the preset of {before.version}\n")
     return _scenarios(engine, before, after, flags.scenarios, flags.seed)
 

@@ -106,7 +106,7 @@ def _variants() -> tuple[Variant, ...]:
 
 VLLM = Engine(
     package=PACKAGE,
-    kept=("vllm/v1/", "vllm/utils/", "vllm/config/", "vllm/engine/"),
+    kept=("vllm/v1/", "vllm/utils/", "vllm/config/", "vllm/engine/", "vllm/entrypoints/"),
     program=Path(__file__).with_name("vllm_child.py"),
     config=config,
     variants=_variants(),

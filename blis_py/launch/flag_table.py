@@ -15,6 +15,7 @@ from blis_py.files.bundled import root
 from blis_py.files.yaml_files import load_mapping
 
 ENGINES = ("vllm", "sglang", "trtllm")
+_OPPOSITE = {"switch": "inverse", "inverse": "switch"}
 SECTIONS = ("flags", "options", "environment")
 
 
@@ -51,15 +52,29 @@ class FlagTable(NamedTuple):
     title: str
     names: dict[str, str]
     meanings: dict[str, dict[str, FlagMeaning]]
-    patterns: dict[str, tuple[str, ...]]
-    """Patterns of names that change nothing, by section."""
+    patterns: dict[str, tuple[tuple[str, FlagMeaning], ...]]
+    """Patterns of names with the meaning of all that have none of their own, by section."""
 
     def meaning(self, section: str, name: str) -> FlagMeaning | None:
         """The meaning of a name in a section; None if it is unknown."""
         found = self.meanings[section].get(self.names.get(name, name))
-        if found is None and any(fnmatchcase(name, each) for each in self.patterns[section]):
-            return FlagMeaning(idle=True)
+        if found is None:
+            found = next((of for each, of in self.patterns[section] if fnmatchcase(name, each)), None)
+        if found is None and section == "flags" and name.startswith("--no-"):
+            positive = self.meaning(section, f"--{name.removeprefix('--no-')}")
+            return _negated(positive) if positive is not None and positive.switch else None
         return found
+
+
+def _negated(switch: FlagMeaning) -> FlagMeaning:
+    """The meaning of `--no-x` by that of the switch `--x`."""
+    if switch.read in _OPPOSITE and switch.part:
+        return FlagMeaning(part=switch.part, values={"": "False"}, switch=True)
+    if switch.read in _OPPOSITE:
+        return FlagMeaning(key=switch.key, read=_OPPOSITE[switch.read], switch=True)
+    if switch.would and "" in switch.same:  # it is on by default
+        return FlagMeaning(would=switch.would, switch=True)
+    return FlagMeaning(idle=True, switch=True)
 
 
 @cache
@@ -73,7 +88,7 @@ def flag_table(engine: str) -> FlagTable:
     data = load_mapping(path)
     names: dict[str, str] = {}
     meanings: dict[str, dict[str, FlagMeaning]] = {}
-    patterns: dict[str, tuple[str, ...]] = {}
+    patterns: dict[str, tuple[tuple[str, FlagMeaning], ...]] = {}
     for section in SECTIONS:
         content = data.get(section) or {}
         meanings[section] = {}
@@ -89,5 +104,10 @@ def flag_table(engine: str) -> FlagTable:
             meanings[section][name] = FlagMeaning(idle=True)
         for name in content.get("idle_switches") or ():
             meanings[section][name] = FlagMeaning(idle=True, switch=True)
-        patterns[section] = tuple(content.get("idle_patterns") or ())
+        for switch, key in ((False, "unmodelled"), (True, "unmodelled_switches")):
+            for would, of in (content.get(key) or {}).items():
+                meanings[section] |= {name: FlagMeaning(would=would, switch=switch) for name in of}
+        idle = dict.fromkeys(content.get("idle_patterns") or (), FlagMeaning(idle=True))
+        grouped = {name: of for name, of in meanings[section].items() if "*" in name}
+        patterns[section] = tuple((grouped | idle).items())
     return FlagTable(data["title"], names, meanings, patterns)

@@ -46,14 +46,15 @@ def vllm_division(findings: LaunchFindings, shape: ModelShape | None) -> GpuDivi
 
 
 def sglang_division(findings: LaunchFindings, shape: ModelShape | None) -> GpuDivision:
-    """`--tp` counts all GPUs; `--dp` replicas of attention among them with `--enable-dp-attention`, and else
-    whole servers (`sglang/srt/server_args.py`)."""
+    """`--tp` counts all GPUs; `--attn-dp-size` replicas of attention among them, as `--dp` does with
+    `--enable-dp-attention`, and else whole servers (`sglang/srt/server_args.py`)."""
     width, ranks = _number(findings, "tensor"), _number(findings, "data")
+    replicas = _number(findings, "replicas")
     spread = _is_on(findings, "all_experts") or findings.parts.get("a2a", "none") not in ("none", "None")
     ep = width if spread else _number(findings, "experts")
     if _is_on(findings, "attention_dp"):
-        return GpuDivision(width, ranks, ep)
-    return GpuDivision(width, 1, ep, ranks)
+        return GpuDivision(width, ranks if replicas == 1 else replicas, ep)
+    return GpuDivision(width, replicas, ep, ranks)
 
 
 def trtllm_division(findings: LaunchFindings, shape: ModelShape | None) -> GpuDivision:
