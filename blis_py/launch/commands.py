@@ -111,7 +111,7 @@ def _server_at(words: Sequence[str]) -> tuple[int, str, Sequence[str]] | None:
         for (program, verb), engine in _PROGRAMS.items():
             if name == program and verb in ("", following):
                 rest = words[at + 1 + bool(verb) :]
-                return at, engine, rest[1:] if rest[:1] == ["serve"] else rest
+                return at, engine, rest[1:] if list(rest[:1]) in (["serve"], ["grpc"]) else rest
     return None
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 from blis_py.files.paths import is_file
+from blis_py.files.yaml_files import parse_yaml
 from blis_py.launch.commands import container_command, installed_release, server_command
 from blis_py.launch.images import NO_IMAGE, ContainerImage, image_of
 from blis_py.launch.open_text import shown
+from blis_py.launch.option_servers import OPTIONS, servers_of_pair
 from blis_py.launch.server import LaunchedServer
 from blis_py.launch.shell_run import ShellCommand, ShellRun, inner_script, run_script
 
+_OF_PAIRS = (["disaggregated"], ["disaggregated_mpi_worker"])
 _MAX_DEPTH = 5
 """Scripts in containers in scripts."""
 
@@ -89,7 +92,18 @@ def servers_of_script(text: str, context: ScriptContext) -> LaunchedServers:
     found = LaunchedServers(notes=[f"{context.name}: {_helped(note)}" for note in run.notes])
     for command in run.commands:
         found.add(_of_command(command, replace(context, file=file, image=named)))
+    found.servers = list(_once(found.servers))
     return found
+
+
+def _once(servers: Sequence[LaunchedServer]) -> Iterator[LaunchedServer]:
+    """The servers, those of a file that a proxy and its workers both name counted once."""
+    seen: list[str] = []
+    for server in servers:
+        text = server.file(OPTIONS) if server.words == ["--config", OPTIONS] else None
+        if text is None or f"{server.role} {text}" not in seen:
+            yield server
+            seen.append(f"{server.role} {text}")
 
 
 def servers_of_words(words: Sequence[str], context: ScriptContext) -> LaunchedServers:
@@ -119,9 +133,33 @@ def _of_command(command: ShellCommand, context: ScriptContext) -> LaunchedServer
     image = server.image if server.image.engine == server.engine else ContainerImage("", server.engine)
     environment = {**command.environment, **server.environment}
     where = _place(context.name, command.line)
+    if server.engine == "trtllm" and server.words[:1] in (["mm_embedding_serve"], *_OF_PAIRS):
+        if server.words[0] == "mm_embedding_serve":  # encodes images
+            return LaunchedServers()
+        return _of_pair(server.words, where, image, environment, context)
     return LaunchedServers(
         [LaunchedServer(server.engine, where, server.words, environment, image, context.file)]
     )
+
+
+def _of_pair(
+    words: Sequence[str],
+    where: str,
+    image: ContainerImage,
+    environment: Mapping[str, str],
+    context: ScriptContext,
+) -> LaunchedServers:
+    """The servers of the file of `trtllm-serve disaggregated -c`; none where they are started elsewhere."""
+    given = " ".join(words).replace("--config_file", "-c").replace("=", " ").split()
+    path = given[given.index("-c") + 1] if "-c" in given[:-1] else ""
+    text = context.file(path) if path else None
+    if text is None:
+        named = shown(path) or "its file of options"
+        return LaunchedServers(notes=[f"{where}: {named} is not there: servers of it are not counted"])
+    data = parse_yaml(text)
+    if not isinstance(data, Mapping):
+        raise InputError("is not a mapping", file=where, key="-c", value=shown(path))
+    return LaunchedServers(servers_of_pair(data, where, image=image, environment=environment))
 
 
 def _place(name: str, line: int) -> str:

@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from blis_py.launch.gpu_labels import gpu_of_node
-from blis_py.launch.manifests.containers import container_of, count, mapping, sequence, servers_in
+from blis_py.launch.manifests.containers import (
+    PodContainer,
+    container_of,
+    count,
+    mapping,
+    sequence,
+    servers_in,
+)
 from blis_py.launch.scripts import LaunchedServers, ScriptContext
 
 _WORKLOADS = ("Deployment", "StatefulSet", "ReplicaSet", "Job", "DaemonSet", "Rollout")
@@ -45,16 +52,22 @@ def servers_of_pod(
     """The servers of alike pods."""
     found = LaunchedServers()
     for each in sequence(spec.get("containers")):
-        container = container_of(mapping(each))
-        servers = servers_in(container, context)
-        for server in servers.servers:
-            server.gpus = container.gpus
-        found.add(servers)
-    found.servers = found.servers if replicas else []
-    gpu, label = gpu_of_node(_node_labels(spec))
+        found.add(servers_of_container(container_of(mapping(each)), spec, replicas, context))
     role = next((str(labels[key]) for key in ROLE_LABELS if labels.get(key) in ("prefill", "decode")), "")
     for server in found.servers:
-        server.count, server.gpu, server.role = replicas, gpu, role
+        server.role = role
+    return found
+
+
+def servers_of_container(
+    container: PodContainer, spec: Mapping[str, Any], replicas: int, context: ScriptContext
+) -> LaunchedServers:
+    """The servers of a container of alike pods with this specification."""
+    found = servers_in(container, context)
+    found.servers = found.servers if replicas else []
+    gpu, label = gpu_of_node(_node_labels(spec))
+    for server in found.servers:
+        server.count, server.gpu, server.gpus = replicas, gpu, container.gpus
     if found.servers and label and not gpu:
         found.notes.append(f"{context.name}: its GPU is {label}, which is not bundled; give --gpu")
     return found
