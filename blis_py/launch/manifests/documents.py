@@ -109,6 +109,6 @@ def _of_job(data: Mapping[str, Any], context: ScriptContext) -> LaunchedServers:
     if named and gpu is None:
         found.notes.append(f"{context.name}: its GPU is {named}, which is not bundled; give --gpu")
     if variants:
-        said = ", ".join(variants)
-        found.notes.append(f"{context.name}: its base is read, and none of its variants: {said}")
+        listed = ", ".join(variants)
+        found.notes.append(f"{context.name}: its base is read, and none of its variants: {listed}")
     return found
