@@ -14,7 +14,7 @@ from blis_py.launch.scripts import LaunchedServers, ScriptContext
 SERVICES = ("InferenceService", "LLMInferenceService")
 RUNTIMES = ("ServingRuntime", "ClusterServingRuntime", "LLMInferenceServiceConfig")
 _MOUNTED = "/mnt/models"
-"""Where the storage initializer puts the model."""
+"""Folder of the model in a container, by the storage initializer."""
 _ADDITIONAL = "VLLM_ADDITIONAL_ARGS"
 _OWN_FLAGS = {"--model_name": "--served-model-name", "--model_id": "--model"}
 """Flags of KServe's own server that vLLM has under another name."""
