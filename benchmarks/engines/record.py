@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--random", type=int, default=3, help="Scenarios of each kind at random.")
     parser.add_argument("--seed", type=int, default=1)
+    only = "Kinds of scenarios with this text in their names: their decisions join those kept."
+    parser.add_argument("--only", default="", help=only)
     flags = parser.parse_args(arguments)
     FOLDER.mkdir(exist_ok=True)
     differs = False
@@ -52,18 +54,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if wheel is None or python is None:
                 continue
             with Child(engine.program, wheel.root, python) as child:
-                found = list(_recorded(engine, wheel.version, child, flags))
-            differs |= len(found) < len(engine.variants_of(wheel.version)) * flags.random
-            minor = ".".join(str(number) for number in release_of(wheel.version))
-            decisions.write(FOLDER / f"{package}-{minor}.jsonl", found)
+                minor = ".".join(str(number) for number in release_of(wheel.version))
+                path = FOLDER / f"{package}-{minor}.jsonl"
+                kept = decisions.read(path) if flags.only else []
+                found = list(_recorded(engine, wheel.version, child, flags, kept))
+            kinds = [each for each in engine.variants_of(wheel.version) if flags.only in each.name]
+            differs |= len(found) < len(kinds) * flags.random
+            decisions.write(path, [*kept, *found])
     return int(differs)
 
 
-def _recorded(engine: Engine, version: str, child: Child, flags: argparse.Namespace) -> Iterator[Decision]:
+def _recorded(
+    engine: Engine, version: str, child: Child, flags: argparse.Namespace, kept: Sequence[Decision]
+) -> Iterator[Decision]:
     known: dict[bool, set[str]] = {False: set(), True: set()}
     done: dict[bool, set[str]] = {False: set(), True: set()}
     """Rules, and those that some scenario has shown, by whether the loop is asynchronous."""
+    for scenario, trace in kept:
+        config = engine.config(scenario, version)
+        done[config.async_scheduling] |= shown(scenario, trace, config)
+        done[config.async_scheduling] |= {name for name, happens in EVENTS.items() if happens(trace)}
     for variant in engine.variants_of(version):
+        if flags.only not in variant.name:
+            continue
         plain = 0
         for number in range(flags.tries):
             rng = Random(f"record/{flags.seed}/{variant.name}/{number}")

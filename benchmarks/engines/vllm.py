@@ -93,7 +93,7 @@ def _variants() -> tuple[Variant, ...]:
         (mode, (), True, partial(scenarios.scenario, mode=mode, further=FURTHER))
         for mode in (scenarios.DEFAULTS, scenarios.EVERYTHING)
     ]
-    draws += [("attention DP", _RANKS, False, of_ranks), ("drafts", _DRAFTS, False, with_drafts)]
+    draws += [("attention DP", _RANKS, True, of_ranks), ("drafts", _DRAFTS, False, with_drafts)]
     return tuple(
         Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous), max(since, loop_since), exact)
         for name, since, exact, draw in draws

@@ -230,6 +230,12 @@ def _vllm_requests(server: LaunchedEngine) -> int:
     return min(requests, server.count(CHUNK, requests))
 
 
+def _vllm_ranks(server: LaunchedEngine) -> str:
+    if server.since((0, 27)):
+        return "least-loaded"
+    return "least-queued-in-turn" if server.since((0, 25)) else "least-queued"
+
+
 def _is_hopper(server: LaunchedEngine) -> bool:
     """Whether the GPU multiplies FP8 and no FP4, and is NVIDIA's of the data center."""
     gpu = server.gpu
@@ -274,6 +280,9 @@ RULES = {
     ),
     "vllm-requests": DerivedSetting(
         _vllm_requests, "1024 from 70 GiB on but for A100, else 256; at most max_num_batched_tokens"
+    ),
+    "vllm-ranks": DerivedSetting(
+        _vllm_ranks, "least-queued, in turn among equals from 0.25; least-loaded from 0.27"
     ),
     "vllm-experts": DerivedSetting(
         _vllm_experts,

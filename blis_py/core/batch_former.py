@@ -270,6 +270,8 @@ class RunningFirst(BatchFormer):
         self._threshold_tokens = config.long_prefill_token_threshold
         self._adapts = config.long_prefill_token_threshold_adaptive
         self._spares_lone = config.lone_prefill_has_no_threshold
+        self._least_held = 1 if config.prefill_interval_holds_last_tokens else 2
+        """Tokens that a waiting request lacks, at least, to be held."""
         if config.prefill_schedule_interval > 1 and not config.prefill_interval_needs_ranks:
             self.cadence = PrefillCadence(config.prefill_schedule_interval)
 
@@ -288,7 +290,7 @@ class RunningFirst(BatchFormer):
                 self.cadence.computed_prompts(tick)
 
     def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
-        if self.held and uncomputed > 1:
+        if self.held and uncomputed >= self._least_held:
             return 0
         return min(uncomputed, min(self._chunk, budget_tokens))
 

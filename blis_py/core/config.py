@@ -88,11 +88,12 @@ class Batching(SchedulerSettings):
         "least-queued",
         choices="rank_choice",
         flag="--load-balance-method",
-        help="With --attention-dp, the rank of a new request: least-queued, round-robin, "
-        "follow-bootstrap-room, total-requests, total-tokens or balanced-tokens.",
+        help="With --attention-dp, the rank of a new request: least-queued, least-queued-in-turn, "
+        "least-loaded, round-robin, follow-bootstrap-room, total-requests, total-tokens or balanced-tokens.",
     )
     """With attention DP, the rank that a new request goes to: the one with the smallest 4 * waiting + running
-    (vLLM), in turn, with the fewest requests or the fewest prompt tokens (SGLang), by the random number of
+    (vLLM; equal ones in turn from 0.25), or waiting + running where queues weigh more on full KV (vLLM from
+    0.27), in turn, with the fewest requests or the fewest prompt tokens (SGLang), by the random number of
     the hand-over (SGLang's prefill, where decode is apart), or with the fewest prompt tokens of those with
     room for an equal share of the requests (TensorRT-LLM)."""
     max_num_seqs: int = setting(
@@ -232,6 +233,8 @@ class ReleaseRules(SchedulerSettings):
     with the last step that computed a prompt."""
     prefill_interval_needs_ranks: bool = setting(False)
     """`prefill_schedule_interval` has an effect with attention DP only (vLLM before 0.33)."""
+    prefill_interval_holds_last_tokens: bool = setting(False)
+    """`prefill_schedule_interval` also holds requests that have one token left to compute (vLLM 0.24)."""
     long_prefill_token_threshold_adaptive: bool = setting(
         False,
         flag="--long-prefill-token-threshold-adaptive",

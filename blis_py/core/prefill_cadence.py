@@ -18,11 +18,16 @@ class PrefillCadence:
         """Whether the last step that could admit requests left some in the queue: then none is held back."""
         self._every_steps = every_steps
         self._last_tick = -every_steps
-        self._wave_tick = -1
+        self._has_waves = False
+        self._wave_tick = 0
 
     def begin_wave(self, tick: int) -> None:
         """Count steps from this one on, as ranks that step together do, whichever of them has prompts."""
-        self._wave_tick = tick
+        self._has_waves, self._wave_tick = True, tick
+
+    def count_dummy(self) -> None:
+        """Count a step in which no rank had work."""
+        self._wave_tick -= 1
 
     def computed_prompts(self, tick: int) -> None:
         """Note a step that computes prompts."""
@@ -32,6 +37,6 @@ class PrefillCadence:
         """The first step from `tick` on that may compute prompts beside decodes."""
         if self.crowded:
             return tick
-        if self._wave_tick >= 0:
+        if self._has_waves:
             return tick + (self._wave_tick - tick) % self._every_steps
         return max(self._last_tick + self._every_steps, tick)

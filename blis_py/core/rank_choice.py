@@ -22,6 +22,8 @@ class RankLoad:
         self.running = 0
         self.prompt_tokens = 0
         """Prompts of both."""
+        self.kv_use = 0.0
+        """Share of the KV blocks in use, if requests are waiting."""
 
     @property
     def requests(self) -> int:
@@ -46,6 +48,18 @@ def least_queued(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
     return _least([(4 * load.waiting + load.running,) for load in loads])
 
 
+def least_queued_in_turn(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
+    """The same; of equal ranks, in turn (vLLM 0.25 and 0.26)."""
+    return _least_from(turn, [float(4 * load.waiting + load.running) for load in loads])
+
+
+def least_loaded(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
+    """Fewest requests, those waiting counted up to four times as the KV blocks run out; of equal ranks, in
+    turn (vLLM from 0.27)."""
+    scores = [load.requests + 6 * load.waiting * max(load.kv_use - 0.5, 0.0) for load in loads]
+    return _least_from(turn, scores)
+
+
 def total_requests(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
     """Fewest requests (SGLang)."""
     return _least([(load.requests,) for load in loads])
@@ -66,7 +80,14 @@ def balanced_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> i
     return _least([(load.requests >= share, load.prompt_tokens, load.requests) for load in loads])
 
 
-def _least(scores: Sequence[tuple[int, ...]]) -> int:
+def _least_from(turn: int, scores: Sequence[float]) -> int:
+    """Index of the first of the smallest, counted from the one whose turn it is."""
+    first = turn % len(scores)
+    turned = [(score,) for score in (*scores[first:], *scores[:first])]
+    return (first + _least(turned)) % len(scores)
+
+
+def _least(scores: Sequence[tuple[float, ...]]) -> int:
     """Index of the first of the smallest."""
     least, index = scores[0], 0
     for number, score in enumerate(scores):
@@ -81,6 +102,8 @@ RANK_CHOICES: dict[str, RankChoice] = {
     "round-robin": round_robin,
     "follow-bootstrap-room": follow_bootstrap_room,
     "least-queued": least_queued,
+    "least-queued-in-turn": least_queued_in_turn,
+    "least-loaded": least_loaded,
     "total-requests": total_requests,
     "total-tokens": total_tokens,
     "balanced-tokens": balanced_tokens,

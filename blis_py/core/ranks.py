@@ -104,11 +104,14 @@ class Rank:
             self.part, self.until_tick = Step(features), until_tick
             self.scheduler.plan_alike()
 
-    def see(self) -> RankLoad:
-        """The load that a policy sees."""
-        self.load.waiting = self.scheduler.queue_depth
-        self.load.running = len(self.scheduler.running)
-        return self.load
+    def see(self, tick: int) -> RankLoad:
+        """The load that a policy sees before this step of the group."""
+        load, scheduler = self.load, self.scheduler
+        load.waiting = scheduler.queue_depth
+        load.running = len(scheduler.running)
+        if load.waiting:
+            load.kv_use = self.used_before(tick) / scheduler.kv.pool.total
+        return load
 
 
 @mypyc_attr(acyclic=True)
@@ -166,11 +169,13 @@ class RankedScheduler(StepScheduler):
         self._has_waves = config.prefill_schedule_interval > 1
         self._idles = True
         """Whether no rank had work when the next step was last planned."""
+        self._dummy_tick = -1
+        """Step instead of which all ranks last ran dummies, with one in flight."""
 
     # -- arrivals and departures ------------------------------------------------------------------
 
     def add(self, request: Request) -> str | None:
-        loads = [rank.see() for rank in self.ranks]
+        loads = [rank.see(self.tick) for rank in self.ranks]
         rank = self.ranks[self._choose(loads, request, self._sent)]
         refusal = rank.scheduler.add(request)
         if refusal is None:
@@ -323,10 +328,18 @@ class RankedScheduler(StepScheduler):
             works = works or rank.works
         self._idles = not works and self.resolved == self.tick
         if not works:
+            self._run_dummies()
             self._plan_anew()
             return None
         features = RankedFeatures(self._features, self._since, self.tick)
         return GroupStep(features, prefills, admitted, preempted, emissions)
+
+    def _run_dummies(self) -> None:
+        """Count the dummies of all ranks beside a step in flight, which belong to its wave."""
+        if self._has_waves and self.resolved < self.tick != self._dummy_tick:
+            self._dummy_tick = self.tick
+            for rank in self.ranks:
+                rank.scheduler.count_dummy()
 
     def _plan_anew(self) -> None:
         """Let ranks with candidates plan again: no step of the group takes place now."""

@@ -251,6 +251,11 @@ class Scheduler(StepProgress):
         if self._cadence is not None:
             self._cadence.begin_wave(tick)
 
+    def count_dummy(self) -> None:
+        """Count a dummy among the steps of `prefill_schedule_interval`."""
+        if self._cadence is not None:
+            self._cadence.count_dummy()
+
     @property
     def holds_prompts(self) -> bool:
         """Whether the last step planned with candidates has no prompts (`prefill_schedule_interval`)."""

@@ -31,6 +31,8 @@ def config_of(rng: Random, ranks: int) -> SchedulerConfig:
         "watermark": rng.choice([0, 0, 0.05, 0.3]),
         "prefill_schedule_interval": rng.choice([1, 2, 5, 12]),
         "prefill_interval_needs_ranks": rng.random() < 0.3,
+        "prefill_interval_holds_last_tokens": rng.random() < 0.3,
+        "rank_choice": rng.choice(["least-queued", "least-queued-in-turn", "least-loaded"]),
         "long_prefill_token_threshold": rng.choice([0, 5, 40]),
         "long_prefill_token_threshold_adaptive": rng.random() < 0.5,
         "lone_prefill_has_no_threshold": rng.random() < 0.5,

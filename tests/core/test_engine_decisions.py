@@ -20,19 +20,15 @@ FOLDER = Path(__file__).with_name("engine_decisions")
 RELEASES = [f"vllm-{release}" for release in VLLM.recorded]
 NEEDS_AN_OUTCOME = {"blocks_await_outcome", "preemption_skips_next"}
 """Without steps in flight every outcome is known, and every running request computes something."""
-NEEDS_AN_INTERVAL = {"prefill_interval_needs_ranks"}
+NEEDS_AN_INTERVAL = {"prefill_interval_needs_ranks", "prefill_interval_holds_last_tokens"}
 """Decides what `prefill_schedule_interval` does, which these releases do not have."""
-NEEDS_RANKS = {"prefill_schedule_interval"}
-"""Without effect in these releases where no ranks step together."""
 RARE = {"preemption_skips_next"}
 """Among thousands of scenarios none was found that shows it in this release."""
 NOT_SHOWN = {
     ("vllm-0.15", False): NEEDS_AN_OUTCOME | NEEDS_AN_INTERVAL,
     ("vllm-0.15", True): NEEDS_AN_INTERVAL,
-    ("vllm-0.24", False): NEEDS_AN_OUTCOME | NEEDS_RANKS,
-    ("vllm-0.24", True): NEEDS_RANKS,
-    ("vllm-0.29", False): NEEDS_AN_OUTCOME | NEEDS_RANKS,
-    ("vllm-0.29", True): NEEDS_RANKS,
+    ("vllm-0.24", False): NEEDS_AN_OUTCOME,
+    ("vllm-0.29", False): NEEDS_AN_OUTCOME,
     ("vllm-0.33", False): NEEDS_AN_OUTCOME,
     ("vllm-0.33", True): RARE,
 }

@@ -14,9 +14,9 @@ from blis_py.core.request import Request
 REQUEST = Request("r", 0, 1)
 
 
-def load(waiting: int, running: int, prompt_tokens: int = 0) -> RankLoad:
+def load(waiting: int, running: int, prompt_tokens: int = 0, kv_use: float = 0.0) -> RankLoad:
     found = RankLoad()
-    found.waiting, found.running, found.prompt_tokens = waiting, running, prompt_tokens
+    found.waiting, found.running, found.prompt_tokens, found.kv_use = waiting, running, prompt_tokens, kv_use
     return found
 
 
@@ -26,6 +26,14 @@ def load(waiting: int, running: int, prompt_tokens: int = 0) -> RankLoad:
         ("least-queued", [(1, 0), (0, 3)], 1),
         ("least-queued", [(1, 0), (0, 4)], 0),  # the first of equals
         ("least-queued", [(1, 0), (0, 5)], 0),
+        ("least-queued-in-turn", [(1, 0), (0, 3)], 1),
+        ("least-queued-in-turn", [(0, 1), (0, 1)], 1),  # it is the sixth request: the second's turn
+        ("least-queued-in-turn", [(1, 0), (0, 4), (0, 4)], 2),
+        ("least-loaded", [(1, 0), (0, 1)], 1),
+        ("least-loaded", [(1, 0), (0, 2)], 0),
+        ("least-loaded", [(1, 0, 0, 0.5), (0, 2, 0, 0.9)], 0),  # up to half of the KV a queue is no burden
+        ("least-loaded", [(1, 0, 0, 0.75), (0, 2)], 1),  # 1 + 6 * 0.25 = 2.5
+        ("least-loaded", [(2, 0, 0, 1.0), (0, 9)], 0),  # 2 + 12 * 0.5 = 8
         ("total-requests", [(1, 1), (0, 1)], 1),
         ("total-requests", [(1, 0), (0, 1)], 0),
         ("total-tokens", [(1, 0, 50), (3, 3, 49)], 1),
@@ -40,7 +48,7 @@ def load(waiting: int, running: int, prompt_tokens: int = 0) -> RankLoad:
         ("balanced-tokens", [(3, 0, 9), (2, 0, 9), (1, 0, 9)], 2),
     ],
 )
-def test_a_rank_is_chosen_by_its_load(choice: str, loads: list[tuple[int, ...]], rank: int) -> None:
+def test_a_rank_is_chosen_by_its_load(choice: str, loads: list[tuple[Any, ...]], rank: int) -> None:
     assert RANK_CHOICES[choice]([load(*each) for each in loads], REQUEST, 5) == rank
 
 
