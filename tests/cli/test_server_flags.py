@@ -66,6 +66,8 @@ def test_a_servers_own_flag_sets_what_it_means(engine: str, flags: str, key: str
         ("sglang", "--enable-dp-attention", "does not say how many replicas; add --attention-dp N"),
         ("sglang", "--quantization fp8", "drop it if the checkpoint is quantised so"),
         ("sglang", "--no-enable-prefix-caching", "set prefix_cache to none"),
+        ("sglang", "--pp 2", "has no pipeline stages here; --tp divides a model, --instances adds servers"),
+        ("vllm", "--pipeline-parallel-size 4", "has no pipeline stages here"),
         ("trtllm", "--pp_size 2", "--pp-size: is a flag of SGLang and TensorRT-LLM that cannot be honoured"),
         ("vllm", "--enable-expert-parallel", "does not say over how many GPUs; add --tp N"),
         ("vllm", "--tp 4 --enable-expert-parallel --ep 2", "disagrees with"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -329,9 +330,11 @@ def test_an_idle_rank_stays_so_unless_something_may_begin(
 
 
 def test_what_a_policy_sees_of_a_rank_is_its_queue_and_what_runs() -> None:
-    rank, _ = rank_of(queue_depth=4, running={1: None, 2: None})
-    load = rank.see()
+    rank, apart = rank_of(queue_depth=4, running={1: None, 2: None})
+    apart.kv, rank._used = SimpleNamespace(pool=SimpleNamespace(total=8)), 6
+    load = rank.see(0)
     assert (load.waiting, load.running, load.prompt_tokens, load.requests) == (4, 2, 0, 6)
+    assert load.kv_use == 0.75
 
 
 def _given(planned: Step, now_ns: int) -> Step:

@@ -17,10 +17,12 @@ UNCHANGING: dict[str, dict[str, tuple[str, ...]]] = {
         "--speculative-algorithm": (),
     },
     "TensorRT-LLM": {"--num-postprocess-workers": ("0",)},
-    "SGLang and TensorRT-LLM": {"--pp-size": ("1",)},
+    "SGLang and TensorRT-LLM": {"--pp": ("1",), "--pp-size": ("1",)},
 }
 """Values that are what is simulated in any case, by engine; every other one asks for something else."""
+_STAGES = "drop it: an instance has no pipeline stages here; --tp divides a model, --instances adds servers"
 INSTEAD = {
+    **dict.fromkeys(("--pp", "--pp-size", "--pipeline-parallel-size"), _STAGES),
     "--max-total-tokens": "give the number of blocks with --num-kv-blocks",
     "--moe-a2a-backend": "give --moe-backend deepep",
 }
