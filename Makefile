@@ -219,7 +219,7 @@ $(VENV)/.site: $(VENV)/.created constraints.txt
 	@touch $@
 
 $(VENV)/.installed-check: $(VENV)/.installed
-	$(PIP) --editable '.[dev,serve]'
+	$(PIP) --editable '.[dev,serve,frames,plots,fit]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-check

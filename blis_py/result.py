@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.config.loader import as_dict, dump
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.files.csv_columns import csv_text
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos
@@ -234,8 +235,10 @@ class Result(ShownResult):
             write_visits_csv(self.record, folder / "visits.csv")
         if any(instance.runs is not None for instance in self.record.instances):
             write_steps_csv(self.record, folder / "steps.csv")
-        if self.record.decisions is not None:
-            self.decisions.to_csv(folder / "decisions.csv", index=False)
+        if (kept := self.record.decisions) is not None:
+            columns = kept.columns(list(self.record.table.ids()))
+            text = csv_text({name: values.tolist() for name, values in columns.items()})
+            write_text(folder / "decisions.csv", text)
         self.save_trace(folder / "trace.yaml", folder / "trace.csv")
         if itl:
             self._save_itl(folder)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from blis_py.calibrate.compare import Calibration, LatencyError
 from blis_py.calibrate.token_times import Seconds, TokenTimes
+from blis_py.figures._matplotlib import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from blis_py.figures.axes import in_words
 from blis_py.figures.facts import foot
 from blis_py.figures.style import BLUE, INK, QUIET, SKY, Picture, grid, headline, in_house_style, say

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
+from blis_py.figures._matplotlib import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from blis_py.figures.style import INK
 from blis_py.metrics.registry import Metric
 

@@ -7,8 +7,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.ticker import NullLocator
 
+from blis_py.figures._matplotlib import NullLocator
 from blis_py.figures.axes import metric_axis
 from blis_py.figures.facts import foot_of_several
 from blis_py.figures.style import (

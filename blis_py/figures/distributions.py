@@ -9,7 +9,7 @@ import numpy as np
 
 from blis_py.figures.axes import limit_line, metric_axis
 from blis_py.figures.facts import foot
-from blis_py.figures.run import Limit, RunView
+from blis_py.figures.run import Limit, RunView, fate
 from blis_py.figures.style import (
     INK,
     Picture,
@@ -82,14 +82,6 @@ def draw_cdf(ax: Axes, run: RunView, metric: str) -> None:
     ax.set_ylabel("% of tokens" if of.per_token and not means else "% of requests")
     ax.set_ylim(0, 101)
     ax.set_yticks([0, 25, 50, 75, 90, 99])
-
-
-def fate(run: RunView) -> str:
-    """Outcomes of requests without a latency to show."""
-    if not len(run):
-        return "there were no requests"
-    done = int(run.completed.sum())
-    return f"{done:,} of {len(run):,} requests completed"
 
 
 def _lines(run: RunView) -> list[tuple[str, Rows, dict[str, Any]]]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.lines import Line2D
 
+from blis_py.figures._matplotlib import Line2D
 from blis_py.figures.several import Series, Several
 from blis_py.figures.style import FAINT, GREY, LEGEND_COLUMNS, Picture, label, series_lines
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.figures.axes import in_words, latency_axis, metric_axis
 from blis_py.figures.facts import foot
 from blis_py.figures.over_time import pool_line
-from blis_py.figures.run import RunView
+from blis_py.figures.run import RunView, points
 from blis_py.figures.style import (
     QUIET,
     Picture,
@@ -24,25 +24,12 @@ from blis_py.metrics.registry import METRICS, per_request
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHARES = {"min": 0, "p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
-"""Statistics of a summary by the share of requests at or below them."""
 WAITS = {
     "handover_reservation_ms": "blocks of the decode instance",
     "handover_link_queue_ms": "other transfers on the link",
     "handover_wire_ms": "own KV on the link",
 }
 """Mean waits of a hand-over in a summary, by cause."""
-
-
-def points(run: RunView, metric: str) -> dict[str, tuple[list[float], list[int]]]:
-    """Statistics of a latency in each pool that has any: their values, and the shares of requests."""
-    values = {}
-    for name, pool in run.pools.items():
-        stated: Mapping[str, Any] = pool.get(METRICS[metric].key) or {}
-        known = {stat: share for stat, share in SHARES.items() if stated.get(stat) is not None}
-        if known:
-            values[name] = [float(stated[stat]) for stat in known], list(known.values())
-    return values
 
 
 @in_house_style

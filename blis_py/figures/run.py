@@ -19,6 +19,8 @@ from blis_py.metrics.slo import ANY_CLASS, GoodputTargets, parse_slos
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
+SHARES = {"min": 0, "p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
+"""Statistics of a summary by the share of requests at or below them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +142,22 @@ def limits_of(config: Mapping[str, Any], targets: GoodputTargets | None = None) 
                 text = f"good{f' {own}' if own else ''} {of.label}"
                 listed.append(Limit(of.name, limits[of.name] / of.unit.scale, text, own))
     return listed
+
+
+def fate(run: RunView) -> str:
+    """Outcomes of requests without a latency to show."""
+    if not len(run):
+        return "there were no requests"
+    done = int(run.completed.sum())
+    return f"{done:,} of {len(run):,} requests completed"
+
+
+def points(run: RunView, metric: str) -> dict[str, tuple[list[float], list[int]]]:
+    """Statistics of a latency in each pool that has any: their values, and the shares of requests."""
+    values = {}
+    for name, pool in run.pools.items():
+        stated: Mapping[str, Any] = pool.get(METRICS[metric].key) or {}
+        known = {stat: share for stat, share in SHARES.items() if stated.get(stat) is not None}
+        if known:
+            values[name] = [float(stated[stat]) for stat in known], list(known.values())
+    return values

@@ -16,8 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import matplotlib
-from matplotlib.figure import Figure
+from blis_py.figures._matplotlib import Figure, rc_context
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +94,7 @@ def style() -> Iterator[None]:
 
     Names may have characters that the font lacks: a box stands for them, without a warning.
     """
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+    with rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 

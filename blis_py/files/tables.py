@@ -9,6 +9,7 @@ from blis_py.errors import InputError
 from blis_py.files.cells import meant
 from blis_py.files.csv_files import csv_rows, stripped
 from blis_py.files.opening import reading
+from blis_py.files.packages import data_frame, extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +31,6 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 
 def _csv(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
     cells: list[list[str]] = []
     names: list[str] = []
     with reading(path) as text:
@@ -46,7 +45,7 @@ def _csv(path: Path) -> pd.DataFrame:
             else:
                 cells.append(row)
     columns = zip(*cells, strict=True) if cells else ([] for _ in names)
-    return pd.DataFrame({name: _column(list(values)) for name, values in zip(names, columns, strict=True)})
+    return data_frame({name: _column(list(values)) for name, values in zip(names, columns, strict=True)})
 
 
 def _column(cells: list[str]) -> list[Any]:
@@ -57,7 +56,8 @@ def _column(cells: list[str]) -> list[Any]:
 
 
 def _parquet(path: Path) -> pd.DataFrame:
-    import pandas as pd
+    with extra("frames", "a table of runs"):
+        import pandas as pd
 
     try:
         return pd.read_parquet(path)

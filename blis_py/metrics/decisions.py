@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.files.packages import data_frame
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -85,29 +87,29 @@ class Decisions:
         Args:
             ids: names of the requests, by row.
         """
-        import pandas as pd
+        return data_frame(self.columns(ids))
 
+    def columns(self, ids: list[str]) -> dict[str, NDArray[Any]]:
+        """The columns of `frame`."""
         kept = self.candidates.shape[1]
 
         def of_each(column: NDArray[Any]) -> NDArray[Any]:
             return np.repeat(column, kept)
 
-        return pd.DataFrame(
-            {
-                "time_s": of_each(self.time_ns / 1e9),
-                "request_id": of_each(np.array(ids, dtype=object)[self.row]),
-                "target": of_each(self.instance),
-                "regret": of_each(self.regret),
-                "rank": np.tile(np.arange(1, kept + 1), len(self)),
-                "candidate": self.candidates.ravel(),
-                "score": self.candidate_scores.ravel(),
-                "queue_depth": self.queue_depth.ravel(),
-                "batch_size": self.batch_size.ravel(),
-                "in_flight": self.in_flight.ravel(),
-                "kv_utilization": self.kv_utilization.ravel(),
-                "cached_tokens": self.cached_blocks.ravel() * self.block_size,
-            }
-        )
+        return {
+            "time_s": of_each(self.time_ns / 1e9),
+            "request_id": of_each(np.array(ids, dtype=object)[self.row]),
+            "target": of_each(self.instance),
+            "regret": of_each(self.regret),
+            "rank": np.tile(np.arange(1, kept + 1), len(self)),
+            "candidate": self.candidates.ravel(),
+            "score": self.candidate_scores.ravel(),
+            "queue_depth": self.queue_depth.ravel(),
+            "batch_size": self.batch_size.ravel(),
+            "in_flight": self.in_flight.ravel(),
+            "kv_utilization": self.kv_utilization.ravel(),
+            "cached_tokens": self.cached_blocks.ravel() * self.block_size,
+        }
 
 
 def _widened(column: NDArray[Any], candidates: int) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
+from blis_py.files.packages import data_frame, extra
 from blis_py.metrics import csv_bytes
 from blis_py.metrics._columns import Column, Times, whole_ns
 from blis_py.metrics._network import client_latencies_ns
@@ -104,9 +105,7 @@ def requests_frame(record: RunRecord) -> pd.DataFrame:
     Times are absolute seconds (`_s`), latencies ms (`_ms`, to the nanosecond), NaN if not reached; `instance`
     is <NA> if the request was never dispatched; labels are categories.
     """
-    import pandas as pd
-
-    frame = pd.DataFrame({name: _pandas(column) for name, column in request_columns(record).items()})
+    frame = data_frame({name: _pandas(column) for name, column in request_columns(record).items()})
     frame["instance"] = frame["instance"].astype("Int32").mask(frame["instance"] < 0)
     return frame
 
@@ -145,9 +144,7 @@ def _visit_ends(outcome: NDArray[np.int8]) -> NDArray[np.int32]:
 
 def visits_frame(record: RunRecord) -> pd.DataFrame:
     """One row per visit of a request to an instance; times are absolute seconds, NaN where not reached."""
-    import pandas as pd
-
-    return pd.DataFrame({name: _pandas(column) for name, column in visit_columns(record).items()})
+    return data_frame({name: _pandas(column) for name, column in visit_columns(record).items()})
 
 
 def write_requests_csv(record: RunRecord, path: str | Path) -> None:
@@ -185,9 +182,7 @@ def _step_parts(record: RunRecord) -> Iterator[dict[str, NDArray[Any]]]:
 
 def steps_frame(record: RunRecord) -> pd.DataFrame:
     """One row per run of identical steps (`InstanceRecord.runs`), with its instance."""
-    import pandas as pd
-
-    return pd.DataFrame(step_columns(record))
+    return data_frame(step_columns(record))
 
 
 def write_steps_csv(record: RunRecord, path: str | Path) -> None:
@@ -200,7 +195,8 @@ def write_steps_csv(record: RunRecord, path: str | Path) -> None:
 
 
 def _pandas(column: Column) -> Any:
-    import pandas as pd
+    with extra("frames", "a data frame"):
+        import pandas as pd
 
     if isinstance(column, Labels):
         return pd.Categorical.from_codes(column.codes, categories=pd.Index(column.names))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, cast
 
 from blis_py.metrics.load import SATURATED
 from blis_py.metrics.registry import headings_in, shown_in
 from blis_py.pages._numbers import number
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE = "sweep.csv"
 _THROUGHPUT = "throughput.output_tokens_per_s"

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.figures.distributions import fate
-from blis_py.figures.pools import points
-from blis_py.figures.run import Limit, RunView
+from blis_py.figures.run import Limit, RunView, fate, points
 from blis_py.figures.timeline import TimelineFigure, timeline
 from blis_py.metrics.groups import Rows
 from blis_py.metrics.registry import METRICS, per_request

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from blis_py.errors import InputError
+from blis_py.files.packages import extra
 from blis_py.pages.parts import Document
 from blis_py.version import __version__
 
@@ -42,11 +42,8 @@ def html(document: Document) -> str:
 
 @cache
 def _environment() -> Environment:
-    try:
+    with extra("report", "a report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError:
-        fix = "pip install 'blis-py[report]'"
-        raise InputError("a report needs Jinja2, which is not installed", fix=fix) from None
     return Environment(
         loader=PackageLoader("blis_py.pages"),
         autoescape=True,

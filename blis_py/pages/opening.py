@@ -10,6 +10,7 @@ from typing import Any
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
 from blis_py.files.opening import read_text
+from blis_py.files.packages import extra
 from blis_py.files.paths import exists, is_file, is_folder
 from blis_py.files.yaml_files import load_mapping
 from blis_py.pages.document import html
@@ -91,7 +92,8 @@ def _plan(folder: Path) -> Document:
 
 
 def _sweep(path: Path) -> Document:
-    import pandas as pd
+    with extra("frames", "the report of a sweep"):
+        import pandas as pd
 
     from blis_py.pages._sweep import report
 

@@ -17,6 +17,7 @@ from blis_py.figures.style import (
     series_lines,
 )
 from blis_py.metrics.registry import headings_in
+from blis_py.planning.student import two_sided
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,9 +96,7 @@ def _line(axis: Axes, part: pd.DataFrame, across: str, metric: str, name: str, i
 
 def _half_width(sem: float, count: int) -> float:
     """Half width of the confidence interval of a mean, by Student's distribution."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * sem if count > 1 else 0.0
+    return two_sided(CONFIDENCE, count - 1) * sem if count > 1 else 0.0
 
 
 def _named(names: Sequence[str], key: Any) -> str:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +14,13 @@ from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
+from blis_py.files.csv_columns import columns_of, csv_text
+from blis_py.files.packages import data_frame, installed
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.metrics.registry import METRICS
 from blis_py.metrics.slo import limit_and_measured
 from blis_py.outputs.staging import Outputs
+from blis_py.planning import _ranking
 from blis_py.planning.axes import Axis, Point, axis, drawn, grid
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
@@ -109,13 +111,15 @@ class Sweep:
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row per run: the settings, the seed, the status, and its figures."""
-        import pandas as pd
-
-        table = pd.DataFrame([row.as_dict() for row in self.rows])
+        table = data_frame([row.as_dict() for row in self.rows])
         for each in self.axes:
             if len({type(_cell(value)) for value in each.values} - {int, float}) > 1:
                 table[each.name] = table[each.name].astype(str)
         return table
+
+    def csv(self) -> str:
+        """The table as CSV."""
+        return csv_text(columns_of(row.as_dict() for row in self.rows))
 
     def mean(self, metric: str) -> pd.DataFrame:
         """Mean of a metric over the seeds, one row per point that ran: the settings, `mean` and `runs`.
@@ -124,22 +128,24 @@ class Sweep:
             InputError: unknown metric.
         """
         self.require(metric)
-        ran = self.table[self.table["status"] == OK]
-        column = _column(metric, self.names)
-        grouped = ran.groupby(self.names, sort=False, dropna=False)[column] if self.names else ran[[column]]
-        means = grouped.agg(["mean", "count"]) if self.names else grouped.agg(["mean", "count"]).T
-        return means.rename(columns={"count": "runs"}).reset_index(drop=not self.names)
+        return data_frame(_ranking.means(self._ran(), self.names, _column(metric, self.names)))
 
     def best(self, metric: str, count: int = 5) -> pd.DataFrame:
         """The best points by the mean of a metric; points with a run that misses an SLO come last."""
-        means = self.mean(metric)
-        if self.names and self.table["slo_met"].notna().any():
-            ran = self.table[self.table["status"] == OK]
-            met = ran.groupby(self.names, sort=False, dropna=False)["slo_met"]
-            means["slo_met"] = met.apply(lambda each: all(m is not False for m in each)).to_numpy()
-        order = ["slo_met", "mean"] if "slo_met" in means else ["mean"]
-        up = [False, not larger_is_better(metric)][-len(order) :]
-        return means.sort_values(order, ascending=up, kind="stable").head(count).reset_index(drop=True)
+        return data_frame(self.ranked(metric)[:count])
+
+    def ranked(self, metric: str) -> list[dict[str, Any]]:
+        """All points in the order of `best`, as plain data.
+
+        Raises:
+            InputError: unknown metric.
+        """
+        self.require(metric)
+        column, larger = _column(metric, self.names), larger_is_better(metric)
+        return _ranking.ranked(self._ran(), self.names, column, larger=larger)
+
+    def _ran(self) -> list[dict[str, Any]]:
+        return [row.as_dict() for row in self.rows if row.status == OK]
 
     def costs(self) -> dict[tuple[str, ...], tuple[int, float | None]]:
         """GPUs and dollars per hour of each point that ran, by the text of its values."""
@@ -174,7 +180,7 @@ class Sweep:
             raise InputError("no such metric", key="--metric", value=metric, fix=did_you_mean(metric, known))
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True) -> Path:
-        """Write `sweep.csv`, `sweep.parquet` (where pyarrow is installed), `sweep.yaml` and the curves."""
+        """Write `sweep.csv`, `sweep.parquet` (with pandas and pyarrow), `sweep.yaml` and the curves."""
         with Outputs() as outputs:
             self.fill(outputs, folder, force=force, plots=plots)
         return Path(folder)
@@ -182,8 +188,8 @@ class Sweep:
     def fill(self, outputs: Outputs, folder: str | Path, *, force: bool, plots: bool) -> None:
         """Write the sweep into a folder that is published together with others."""
         place = outputs.folder(folder, force=force)
-        self.table.to_csv(place / "sweep.csv", index=False)
-        if find_spec("pyarrow") is not None:
+        (place / "sweep.csv").write_text(self.csv(), encoding="utf-8")
+        if installed("pyarrow", "pandas"):
             self.table.to_parquet(place / "sweep.parquet", index=False)
         varied = {each.name: list(each.values) for each in self.axes}
         first = None if self.first is None else as_dict(self.first)

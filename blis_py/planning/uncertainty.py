@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from blis_py.config.loader import pool_configs
 from blis_py.config.models import RunConfig
@@ -234,8 +234,9 @@ def _of_fitted(profile: str, count: int) -> Errors | None:
         return None
     worst = max(known, key=lambda each: each.mape)
     parts = [(count - index - 0.5) / count for index in range(count)]
-    errors: Any = ndtri(parts) * (worst.mape * math.sqrt(math.pi / 2)) + worst.bias
-    draws = tuple(Draw(1 / (1 + max(float(error), -0.9))) for error in np.asarray(errors))
+    scale, normal = worst.mape * math.sqrt(math.pi / 2), NormalDist()
+    errors = [normal.inv_cdf(part) * scale + worst.bias for part in parts]
+    draws = tuple(Draw(1 / (1 + max(error, -0.9))) for error in errors)
     return Errors(draws, f"cross-validation of the profile: {100 * worst.mape:.1f} % mean error", 0)
 
 

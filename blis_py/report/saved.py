@@ -19,6 +19,7 @@ from blis_py.core.kinds import KIND_FEATURES
 from blis_py.errors import InputError
 from blis_py.files.csv_files import header_of
 from blis_py.files.json_files import load_object
+from blis_py.files.packages import data_frame, extra
 from blis_py.files.paths import exists, full_path, is_folder
 from blis_py.files.yaml_files import load_mapping
 from blis_py.metrics.distribution import Distribution
@@ -109,7 +110,8 @@ class SavedResult(ShownResult):
     @cached_property
     def requests(self) -> pd.DataFrame:
         """One row per request, in order of arrival, as `Result.requests` has it."""
-        import pandas as pd
+        with extra("frames", "a data frame"):
+            import pandas as pd
 
         columns = self._request_columns
         frame = pd.DataFrame(
@@ -125,9 +127,7 @@ class SavedResult(ShownResult):
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per run of identical steps of an instance."""
-        import pandas as pd
-
-        return pd.DataFrame(self._step_columns())
+        return data_frame(self._step_columns())
 
     @cached_property
     def view(self) -> RunView:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from blis_py.errors import InputError
+from blis_py.files.packages import scipy
 from blis_py.traces.prometheus import Metrics
 
 Floats = NDArray[np.float64]
@@ -102,7 +102,7 @@ def _fitted(
     n = steps[usable]
     columns = np.column_stack((np.ones(len(n)), generated[usable] / n, computed[usable] / n))
     weights = np.sqrt(n)[:, None]
-    coefficients, _ = nnls(columns * weights, itl[usable] * weights[:, 0])
+    coefficients, _ = scipy().optimize.nnls(columns * weights, itl[usable] * weights[:, 0])
     error = float(np.abs(columns @ coefficients / itl[usable] - 1).mean())
     names = ("step", "decode_seqs", "prefill_tokens")
     gpu = {name: float(value * 1e9) for name, value in zip(names, coefficients, strict=True) if value > 0}

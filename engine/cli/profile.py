@@ -69,6 +69,8 @@ def fit_profile(folder: Path, samples: StepSamples) -> str | None:
         from blis_py.calibrate.fit import fit, write_profile
     except ImportError as error:
         return f"a package is missing ({error.name})"
+    except InputError as error:
+        return str(error)
     try:
         write_profile(folder, samples.meta, fit(samples))
     except InputError as error:

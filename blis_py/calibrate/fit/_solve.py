@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.optimize import nnls
 
 from blis_py.calibrate.fit.basis import Rows, design
+from blis_py.files.packages import scipy
 
 Array = NDArray[np.float64]
 
@@ -76,8 +75,8 @@ def nonnegative(gram: Array, moment: Array) -> Array:
     part, scale = gram[np.ix_(used, used)], size[used]
     part = part / np.outer(scale, scale)
     lower = np.linalg.cholesky(part + _RIDGE * np.eye(len(scale)))
-    right = solve_triangular(lower, moment[used] / scale, lower=True)
-    x[used] = nnls(lower.T, right)[0] / scale
+    right = scipy().linalg.solve_triangular(lower, moment[used] / scale, lower=True)
+    x[used] = scipy().optimize.nnls(lower.T, right)[0] / scale
     return x
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import lsq_linear
 
 from blis_py.calibrate.fit.server_runs import GROUPS, NAMES, SLICES, Floats
+from blis_py.files.packages import scipy
 
 Mask = NDArray[np.bool_]
 
@@ -74,7 +74,7 @@ class Linearised:
             root = np.sqrt(counted)
             left = np.concatenate([rows * root[:, None], ridge])
             right = np.concatenate([target * root, np.zeros(len(size))])
-            change = lsq_linear(left, right, bounds).x
+            change = scipy().optimize.lsq_linear(left, right, bounds).x
             off = np.abs(target - rows @ change)
             counted = weights / np.maximum(off / _BOUND, 1.0)
         solved[free] = self.prior[free] + change * size

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import nnls
 
+from blis_py.files.packages import scipy
 from blis_py.latency.host_work import MaskPrices
 from blis_py.traces.samples import StepSamples
 
@@ -22,7 +22,7 @@ def mask_prices(samples: StepSamples) -> MaskPrices | None:
         return None
     several = len(np.unique(rows)) > 1  # otherwise the two cannot be separated
     terms = np.stack([rows, np.ones_like(rows)], axis=1) if several else rows[:, None]
-    prices = nnls(terms, took_ns)[0]
+    prices = scipy().optimize.nnls(terms, took_ns)[0]
     modelled = float((terms @ prices).sum())
     scale = float(took_ns.sum()) / modelled if modelled else 0.0
     row_ns, step_ns = (scale * prices).tolist() if several else (scale * prices[0], 0.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
+from blis_py.files.packages import scipy
 from blis_py.traces.samples import StepSamples
 
 QUEUED = "queued"
@@ -38,7 +38,9 @@ def scan_price_ns(samples: StepSamples) -> float | None:
         error: np.ndarray = terms @ (shares / most) - took_ns / usual_ns
         return error
 
-    solution = least_squares(off, np.full(terms.shape[1], 0.5), bounds=(0, np.inf), loss="soft_l1")
+    solution = scipy().optimize.least_squares(
+        off, np.full(terms.shape[1], 0.5), bounds=(0, np.inf), loss="soft_l1"
+    )
     return float(solution.x[0] / most[0] * usual_ns)
 
 

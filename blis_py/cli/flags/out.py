@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.errors import InputError
+from blis_py.files.packages import installed
 
 FORCE = Flag("--force", bool, "", "Replace the result that is in the folder of --out.")
-_OF_THE_FOLDER = (FORCE.name, "--no-plots", "--record-itl")
+NO_PLOTS = "--no-plots"
+_OF_THE_FOLDER = (FORCE.name, NO_PLOTS, "--record-itl")
 """Flags that mean nothing without a folder."""
 _FIX = "add --out DIR"
 
@@ -42,3 +46,15 @@ def check_out(flags: Flags) -> None:
     for name in _OF_THE_FOLDER:
         if name in flags:
             raise InputError("needs a folder to write to", key=name, fix=_FIX)
+
+
+def draws(flags: Flags) -> bool:
+    """Whether the folder gets pictures; a note where they are left out for want of a package."""
+    if NO_PLOTS in flags:
+        return False
+    drawn = installed("matplotlib", "pandas")
+    if not drawn:
+        print(
+            f"note: no pictures in {flags['--out']}: they need pip install 'blis-py[plots]'", file=sys.stderr
+        )
+    return drawn

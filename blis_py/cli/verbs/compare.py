@@ -44,4 +44,4 @@ def compare(flags: Flags) -> None:
         sys.stdout.flush()
     finally:
         if "--out" in flags:
-            write_out(flags, "compare", to_json(comparison.as_dict()), comparison.plot())
+            write_out(flags, "compare", to_json(comparison.as_dict()), comparison.plot)

@@ -79,7 +79,7 @@ def explain(flags: Flags) -> None:
                 say(line)
     finally:
         if "--out" in flags:
-            write_out(flags, "explain", to_json(explanation.as_dict()), explanation.plot())
+            write_out(flags, "explain", to_json(explanation.as_dict()), explanation.plot)
 
 
 def _explained(flags: Flags) -> Explanation:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import FORMAT, format_of
-from blis_py.cli.flags.out import check_out, out_folder
+from blis_py.cli.flags.out import check_out, draws, out_folder
 from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, groups, study_of, under_way
 from blis_py.errors import InputError
 
@@ -124,7 +124,7 @@ def plan(flags: Flags) -> None:
         sys.stdout.flush()
     finally:
         if "--out" in flags:
-            result.save(flags["--out"], force="--force" in flags, plots="--no-plots" not in flags)
+            result.save(flags["--out"], force="--force" in flags, plots=draws(flags))
 
 
 def _check_layouts(flags: Flags) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flags.flag import Flags
-from blis_py.cli.flags.out import check_out
+from blis_py.cli.flags.out import check_out, draws
 from blis_py.errors import InputError
 from blis_py.result import Result, to_json
 
@@ -114,7 +114,7 @@ def _write_files(result: Result, flags: Flags) -> None:
     with Outputs() as outputs:
         if "--out" in flags:
             folder = outputs.folder(flags["--out"], force="--force" in flags)
-            result.fill(folder, plots="--no-plots" not in flags, itl="--record-itl" in flags)
+            result.fill(folder, plots=draws(flags), itl="--record-itl" in flags)
         if "--trace-output" in flags:
             result.save_trace(*(outputs.file(file) for file in _trace_files(flags)))
         if "--metrics-path" in flags:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import format_of
-from blis_py.cli.flags.out import check_out, out_folder
+from blis_py.cli.flags.out import check_out, draws, out_folder
 from blis_py.cli.verbs._execute import say
 from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, groups, study_of, under_way
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from blis_py.planning.sweep import Row, Sweep
 
 _SWEEP = (
@@ -72,7 +70,7 @@ def sweep(flags: Flags) -> None:
         sys.stdout.flush()
     finally:
         if "--out" in flags:
-            done.save(flags["--out"], force="--force" in flags, plots="--no-plots" not in flags)
+            done.save(flags["--out"], force="--force" in flags, plots=draws(flags))
 
 
 class _BestSoFar:
@@ -97,7 +95,7 @@ class _BestSoFar:
 
 def _show(done: Sweep, style: str, metric: str) -> None:
     if style == "csv":
-        done.table.to_csv(sys.stdout, index=False)
+        sys.stdout.write(done.csv())
     elif style == "json":
         from blis_py.result import to_json
 
@@ -115,11 +113,12 @@ def _table(done: Sweep, metric: str) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False, markup=False)
     if any(row.status not in (REFUSED, FAILED) for row in done.rows):
-        ranked, costs = done.best(metric, len(done.rows)), done.costs()
+        ranked, costs = done.ranked(metric), done.costs()
         seeds = f", mean of {done.seeds} seeds" if done.seeds > 1 else ""
         up = "largest" if larger_is_better(metric) else "smallest"
         title = f"ranked by {metric}{seeds}, {up} first"
-        if "slo_met" in ranked:
+        targets = any("slo_met" in each for each in ranked)
+        if targets:
             title += "; rows that miss a target last"
         console.print(title)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -127,14 +126,14 @@ def _table(done: Sweep, metric: str) -> None:
             table.add_column(name, justify="right" if _numeric(ranked, name) else "left")
         for name in (_titled(metric), "GPUs", "$ per hour"):
             table.add_column(name, justify="right")
-        if "slo_met" in ranked:
+        if targets:
             table.add_column("targets met")
-        for values in ranked.head(_SHOWN).to_dict("records"):
+        for values in ranked[:_SHOWN]:
             point = [values[name] for name in done.names]
             gpus, dollars = costs.get(tuple(map(str, point)), (None, None))
             cells = [*map(_cell, point), _cell(values["mean"]), "" if gpus is None else f"{gpus:,}"]
             cells.append("no price" if dollars is None else f"{dollars:,.2f}")
-            table.add_row(*cells, *([_cell(values["slo_met"])] if "slo_met" in ranked else []))
+            table.add_row(*cells, *([_cell(values["slo_met"])] if targets else []))
         if len(ranked) > _SHOWN:
             table.caption = f"and {len(ranked) - _SHOWN:,} more, in --format csv"
         console.print(table)
@@ -161,8 +160,8 @@ def _lost(done: Sweep) -> dict[str, int]:
     return counts
 
 
-def _numeric(table: pd.DataFrame, name: str) -> bool:
-    return table[name].dtype.kind in "if"
+def _numeric(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return all(isinstance(row[name], int | float) and not isinstance(row[name], bool) for row in rows)
 
 
 def _cell(value: object) -> str:

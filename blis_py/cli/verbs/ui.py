@@ -6,6 +6,7 @@ from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.options import COMMON, WORKLOAD
 from blis_py.errors import InputError
+from blis_py.files.packages import extra
 
 OPENED = "opened"
 _PORT, _NO_BROWSER, _END_WITH = "--port", "--no-browser", "--end-with"
@@ -26,13 +27,10 @@ def ui(flags: Flags) -> None:
 
     The page is at the printed link, on this machine alone, until Ctrl-C.
     """
-    try:
+    with extra("ui", "the page"):
         import fastapi  # noqa: F401
         import jinja2  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        fix = "pip install 'blis-py[ui]'"
-        raise InputError(f"the page needs {error.name}, which is not installed", fix=fix) from None
     from blis_py.ui.base import opened
     from blis_py.ui.server import serve
 
