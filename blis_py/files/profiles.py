@@ -13,8 +13,8 @@ from blis_py.files.yaml_files import load_mapping
 _SUFFIXES = {"gpus": ".yaml", "models": ".json"}
 _FLAGS = {"gpus": "--gpu", "models": "--model"}
 _OWN_FILE = {"gpus": "a path to your own .yaml", "models": "--model-config with a HuggingFace config.json"}
-_REFUSED = "refused"
-"""Folder of known models that cannot be priced."""
+_FAMILY, _MOST_PROPOSED = 5, 4
+"""Letters that the names of a family have in common, and names that are proposed at most."""
 _VARIANT = (
     r"(?i)^meta[-_](?=llama)|[-_](instruct|chat|base|hf|it|thinking[-_]2507|\d{4})(?=([-_](fp8|nvfp4))?$)"
 )
@@ -64,12 +64,7 @@ def listed_as(kind: str, name: str) -> str | None:
 
 def known_names(kind: str) -> list[str]:
     """Bundled profiles by file name."""
-    return [stem for stem, path in _files(kind).items() if path.parent.name != _REFUSED]
-
-
-def refused_names(kind: str) -> list[str]:
-    """Known models that are refused."""
-    return [stem for stem, path in _files(kind).items() if path.parent.name == _REFUSED]
+    return list(_files(kind))
 
 
 def published_name(kind: str, stem: str) -> str:
@@ -81,9 +76,8 @@ def published_name(kind: str, stem: str) -> str:
 @cache
 def _files(kind: str) -> dict[str, Path]:
     """File name -> file, in order."""
-    folder, suffix = _folder(kind), "*" + _SUFFIXES[kind]
-    files = [*folder.glob(suffix), *(folder / _REFUSED).glob(suffix)]
-    return {path.stem: path for path in sorted(files, key=lambda path: path.stem) if path.stem != "names"}
+    files = sorted(_folder(kind).glob("*" + _SUFFIXES[kind]), key=lambda path: path.stem)
+    return {path.stem: path for path in files if path.stem != "names"}
 
 
 @cache
@@ -104,26 +98,36 @@ def _folder(kind: str) -> Path:
 
 
 def _unknown(kind: str, name: str) -> InputError:
-    """Refusal that names the nearest profile, and the format where the name states one."""
-    short, nearest = name.rsplit("/", 1)[-1], nearest_name(kind, name)
+    """Refusal that names the nearest profiles, and the format where the name states one."""
+    short, nearest = name.rsplit("/", 1)[-1], nearest_names(kind, name)
     stored = [found[1] for found in _FORMAT.finditer(short)] if kind == "models" else []
-    if nearest is None:
-        fix = f"use one of {', '.join(known_names(kind))}, or {_OWN_FILE[kind]}"
+    if not nearest:
+        fix = f"use {_OWN_FILE[kind]}, or one of {', '.join(known_names(kind))}"
     else:
-        fix = f"use {_OWN_FILE[kind]} of {short}; the nearest bundled one is {nearest}"
+        of = "one is" if len(nearest) == 1 else "ones are"
+        fix = f"use {_OWN_FILE[kind]} of {short}; the nearest bundled {of} {', '.join(nearest)}"
     if nearest and stored:
-        fix += f", which may store its weights otherwise than {'-'.join(stored)}"
+        fix += f", which may store {'its' if len(nearest) == 1 else 'their'} weights otherwise than "
+        fix += "-".join(stored)
     return InputError(f"unknown {kind[:-1]}", key=_FLAGS[kind], value=name, fix=fix)
 
 
-def nearest_name(kind: str, name: str) -> str | None:
-    """The profile that the longest part of the name, up to a dash, is of; None if there is none."""
+def nearest_names(kind: str, name: str) -> list[str]:
+    """Profiles for the longest part of the name, up to a dash, that a profile has or begins with."""
     short = name.rsplit("/", 1)[-1]
-    for dash in reversed(list(re.finditer("[-_]", short))):
-        stem = stem_of(kind, short[: dash.start()])
+    ends = [len(short), *(dash.start() for dash in reversed(list(re.finditer("[-_ ]", short))))]
+    for end in ends:
+        stem = stem_of(kind, short[:end])
         if stem in known_names(kind):
-            return stem
-    return None
+            return [str(stem)]
+        begun = squeeze(short[:end])
+        spellings = {**_further_names(kind), **_stems(kind)}
+        stems = [spellings[spelling] for spelling in spellings if spelling.startswith(begun)]
+        if not stems and end == len(short):
+            stems = [spellings[spelling] for spelling in spellings if begun in spelling]
+        if stems and len(begun) >= _FAMILY:
+            return list(dict.fromkeys(stems))[:_MOST_PROPOSED]
+    return []
 
 
 def squeeze(name: str) -> str:

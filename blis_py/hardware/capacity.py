@@ -16,6 +16,7 @@ from blis_py.errors import InputError
 from blis_py.hardware.gpu import GIB, GpuSpec
 from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
+from blis_py.models.layer_groups import layer_groups
 from blis_py.models.model_shape import ModelShape
 
 _TP_DEGREES = (1, 2, 4, 8, 16, 32)
@@ -155,7 +156,7 @@ def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
 
 def rank_block_bytes(shape: ModelShape, layout: Layout, block_size: int) -> int:
     """Contents of a block on one rank, replicated heads included."""
-    return _token_bytes(shape, layout, BLIS_OVERHEADS) * block_size
+    return int(_token_bytes(shape, layout, BLIS_OVERHEADS) * block_size)
 
 
 def model_weight_bytes(shape: ModelShape) -> float:
@@ -166,10 +167,10 @@ def model_weight_bytes(shape: ModelShape) -> float:
     linear = (
         shape.cached_layers * shape.attention_parameters * w.attention
         + (shape.layers - shape.cached_layers) * shape.linear_parameters * w.linear
-        + (shape.layers - shape.moe_layers) * shape.dense_ffn_parameters * w.dense
+        + shape.plain_layers * shape.dense_ffn_parameters * w.dense
         + shape.moe_layers * sparse_layer
     )
-    linear += _indexer_bytes(shape)
+    linear += _indexer_bytes(shape) + shape.extra_parameters * shape.dtype_bytes
     routers = shape.moe_layers * shape.router_parameters
     head = 0 if shape.tied_embeddings else shape.embedding_parameters * w.head
     return linear + head + (shape.embedding_parameters + routers + shape.norm_parameters) * shape.dtype_bytes
@@ -183,12 +184,17 @@ def _indexer_bytes(shape: ModelShape) -> float:
 
 
 def _undivided_bytes(shape: ModelShape) -> float:
-    """Matrices that every rank holds whole: latent attention's projections down, and the indexer's
-    (`ReplicatedLinear` in `deepseek_v2.py` of vLLM and of SGLang)."""
-    if shape.latent is None:
-        return 0.0
-    down = shape.hidden * (shape.latent.query_rank + shape.latent.cached_elements)
-    return shape.layers * down * shape.weights.attention + _indexer_bytes(shape)
+    """Matrices that every rank holds whole: latent attention's projections down, the indexer's, and those to
+    and from narrower experts (`ReplicatedLinear` in `deepseek_v2.py` of vLLM and of SGLang)."""
+    w = shape.weights
+    whole = shape.moe_layers * 2 * shape.hidden * shape.expert_hidden * w.shared
+    whole += shape.extra_parameters * shape.dtype_bytes + _indexer_bytes(shape)
+    down = 0
+    if shape.latent is not None:
+        down = shape.hidden * (shape.latent.query_rank + shape.latent.cached_elements)
+    elif shape.compressed is not None:
+        down, _ = shape.compressed.matrices(shape.hidden, shape.heads)
+    return shape.cached_layers * down * w.attention + whole
 
 
 def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
@@ -200,41 +206,39 @@ def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
     if layout.attention_dp == 1:
         return whole / layout.gpus + copies
     routed = sparse * shape.experts * shape.expert_parameters * w.experts
-    dense = (shape.layers - sparse) * shape.dense_ffn_parameters * w.dense
+    dense = shape.plain_layers * shape.dense_ffn_parameters * w.dense
     return (routed + dense) / layout.gpus + copies + (whole - routed - dense) / layout.attention_tp
 
 
-def _token_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads) -> int:
+def _token_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads) -> float:
     """Bytes that a rank caches for a token.
 
-    A latent cache is as large on every rank. Where the allocator groups layers by their window, windowed ones
-    keep no more than the window, or have a pool in proportion.
+    Where the allocator groups layers by their window, windowed ones keep no more than the window, or have a
+    pool in proportion.
     """
-    if shape.latent is not None:
-        return shape.kv_bytes_per_token
-    windowed = _windowed(shape, overheads)
-    full = shape.cached_layers - windowed
-    return int((full + overheads.window_share * windowed) * _layer_bytes(shape, layout))
+    apart = _has_windows_apart(shape, overheads)
+    groups = list(layer_groups(shape, layout.attention_tp))
+    total = sum(
+        group.layers * group.token_bytes * (overheads.window_share if group.window and apart else 1)
+        for group in groups
+    )
+    return total if shape.compressed else int(total)
 
 
-def _window_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads) -> int:
+def _window_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads) -> float:
     """Bytes that a rank keeps for the windows of a sequence, where they have no pool of their own."""
-    if shape.latent is not None or overheads.window_share:
-        return 0
-    return _windowed(shape, overheads) * shape.sliding_window * _layer_bytes(shape, layout)
+    compressed = 0 if shape.compressed is None else shape.compressed.sequence_bytes
+    if overheads.window_share or not _has_windows_apart(shape, overheads):
+        return compressed
+    groups = layer_groups(shape, layout.attention_tp)
+    return compressed + sum(group.layers * group.window * group.token_bytes for group in groups)
 
 
-def _windowed(shape: ModelShape, overheads: MemoryOverheads) -> int:
-    """Layers with blocks of their own; none without others to be apart from, in proportion to their pool."""
-    if not overheads.windows_apart or (
-        overheads.window_share and shape.windowed_layers == shape.cached_layers
-    ):
-        return 0
-    return shape.windowed_layers
-
-
-def _layer_bytes(shape: ModelShape, layout: Layout) -> int:
-    return kv_heads_per_rank(shape, layout.attention_tp) * 2 * shape.head_dim * shape.kv_dtype_bytes
+def _has_windows_apart(shape: ModelShape, overheads: MemoryOverheads) -> bool:
+    """Whether windowed layers have blocks of their own; not without others to be apart from, in proportion
+    to their pool."""
+    alone = shape.windowed_layers == shape.cached_layers
+    return overheads.windows_apart and not (overheads.window_share and alone)
 
 
 def default_max_model_len(shape: ModelShape, blocks: int, block_size: int) -> int:
@@ -261,7 +265,7 @@ def _budget(plan: _Plan) -> KvCapacity:
     if overheads.share_of_started:
         memory_bytes, overhead, basis = int(memory_bytes - overhead), 0.0, "free before loading"
     usable = memory_bytes * utilization
-    block_bytes = _token_bytes(shape, layout, overheads) * block_size
+    block_bytes = int(_token_bytes(shape, layout, overheads) * block_size)
     kv_bytes = usable - weights - activations.bytes - overhead
     if overheads.share_of_free:
         free = memory_bytes - weights - activations.bytes - overhead
@@ -324,7 +328,7 @@ def _held_windows(plan: _Plan, room_bytes: float) -> float:
     window_bytes = _window_bytes(shape, layout, overheads)
     if not window_bytes:
         return 0.0
-    share = _windowed(shape, overheads) / shape.cached_layers
+    share = 0.5 if shape.compressed else shape.windowed_layers / shape.cached_layers
     return min(plan.seqs * window_bytes, room_bytes * share)
 
 

@@ -165,7 +165,7 @@ GRAPH_GIB, GRAPH_RANGE_GIB = 0.3, (0.2, 6.2)
 
 def _widest(shape: ModelShape, tp: int) -> float:
     """Elements per token inside the widest feed-forward of the model."""
-    dense = 3 * shape.intermediate / tp if shape.layers > shape.moe_layers else 0.0
+    dense = shape.ffn_matrices * shape.intermediate / tp if shape.plain_layers else 0.0
     if not shape.moe_layers:
         return dense
     expert = shape.moe_intermediate / tp

@@ -190,6 +190,19 @@ def build(
     return LATENCY_MODELS[name](shape, gpu, tp, **options)
 
 
+def _special(shape: ModelShape) -> str:
+    """The first part of a model that is not that of a plain decoder, in words."""
+    parts = {
+        "sparse attention": shape.indexer or shape.compressed or shape.blocks,
+        "latent attention": shape.latent,
+        "layers of different heads": shape.full_heads,
+        "linear attention": shape.linear,
+        "feed-forward layers without a gate": shape.ffn_matrices == 2,
+        "experts between narrower vectors": shape.expert_hidden,
+    }
+    return next((name for name, part in parts.items() if part), "gated attention")
+
+
 def _check_priced(name: str, shape: ModelShape, layout: Layout) -> None:
     """Refuse models and layouts that only operators price.
 
@@ -200,7 +213,7 @@ def _check_priced(name: str, shape: ModelShape, layout: Layout) -> None:
         return
     fix = "use --latency-model trained"
     if not shape.is_plain:
-        kind = "sparse" if shape.indexer else "latent" if shape.latent else "linear"
-        raise InputError(f"{name} does not price {kind} attention", key="--model", value=shape.name, fix=fix)
+        problem = f"{name} does not price {_special(shape)}"
+        raise InputError(problem, key="--model", value=shape.name, fix=fix)
     if layout != Layout(layout.gpus):
         raise InputError(f"{name} does not price {layout}", key="--ep, --attention-dp", fix=fix)

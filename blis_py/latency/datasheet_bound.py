@@ -14,6 +14,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import forget
+from blis_py.models.layer_groups import layer_groups
 from blis_py.models.model_shape import ModelShape
 
 _NOTED = 0.97
@@ -96,15 +97,15 @@ def _memory_ns(shape: ModelShape, gpu: GpuSpec, step: StepFeatures) -> float:
     """Weights and the KV of full layers, each read once; of experts those of one token."""
     moved = sum(count * size for count, size in _matrices(shape))
     moved += step.emitted_rows and shape.embedding_parameters * shape.weights.head
-    if shape.indexer is None:
-        full = (shape.cached_layers - shape.windowed_layers) / max(shape.cached_layers, 1)
-        moved += full * shape.kv_bytes_per_token * (step.prefill_kv_tokens + step.decode_kv_tokens)
+    if _reads_whole_contexts(shape):
+        token = sum(group.layers * group.token_bytes for group in layer_groups(shape) if not group.window)
+        moved += token * (step.prefill_kv_tokens + step.decode_kv_tokens)
     return 1e9 * moved / gpu.hbm_bytes_per_s
 
 
 def _matrices(shape: ModelShape) -> Iterator[tuple[float, float]]:
     """Weights that a token is multiplied by, and bytes of each."""
-    w, dense = shape.weights, shape.layers - shape.moe_layers
+    w, dense = shape.weights, shape.plain_layers
     yield shape.cached_layers * shape.attention_parameters, w.attention
     yield (shape.layers - shape.cached_layers) * shape.linear_parameters, w.linear
     yield dense * shape.dense_ffn_parameters, w.dense
@@ -114,12 +115,18 @@ def _matrices(shape: ModelShape) -> Iterator[tuple[float, float]]:
 
 def _pair_s(shape: ModelShape, gpu: GpuSpec) -> float:
     """Attention of the full layers for one query-key pair; latent attention without its expansion."""
-    if shape.indexer is not None:
+    if not _reads_whole_contexts(shape):
         return 0.0
     full = shape.cached_layers - shape.windowed_layers
     latent = shape.latent
-    key_value = 2 * shape.head_dim if latent is None else shape.head_dim + latent.value_dim
+    head_dim = shape.full_heads.head_dim if shape.full_heads else shape.head_dim
+    key_value = 2 * head_dim if latent is None else shape.head_dim + latent.value_dim
     return full * 2 * shape.heads * key_value / _peak(gpu, min(shape.kv_dtype_bytes, 2))
+
+
+def _reads_whole_contexts(shape: ModelShape) -> bool:
+    """Whether layers without a window read every token."""
+    return not (shape.indexer or shape.compressed or shape.blocks)
 
 
 def _peak(gpu: GpuSpec, size: float) -> float:

@@ -74,10 +74,23 @@ class EngineTerms:
 
 def kind_of(shape: ModelShape) -> str:
     """Kind of attention and feed-forward, and format of most weights."""
-    attention = "MLA" if shape.latent else "hybrid" if shape.linear else ""
-    attention = f"sparse {attention}" if shape.indexer else attention
+    attention = " ".join(_attention_of(shape))
     feed_forward = "MoE" if shape.moe_layers else "dense"
     return " ".join(part for part in (attention, feed_forward, _format_of(shape)) if part)
+
+
+def _attention_of(shape: ModelShape) -> Iterator[str]:
+    """Kinds of attention, but that of grouped queries to the whole context."""
+    if shape.indexer or shape.blocks or shape.compressed:
+        yield "sparse"
+    if shape.compressed:
+        yield "compressed"
+    if shape.full_heads:
+        yield "two shapes of heads"
+    if shape.latent:
+        yield "MLA"
+    if shape.linear:
+        yield {"gdn": "", "kda": "KDA ", "mamba2": "Mamba-2 "}[shape.linear.kind] + "hybrid"
 
 
 def _format_of(shape: ModelShape) -> str:
@@ -123,7 +136,8 @@ def _nearest(engine: str, gpu: GpuSpec, shape: ModelShape) -> Iterator[str]:
     generation of GPUs; launching latent or linear attention says nothing of launching plain one."""
     generations = ("blackwell", "hopper") if gpu.fp4_flops else ("hopper", "blackwell")
     plain = "sparse" if shape.moe_layers else "dense"
-    kind = "hybrid" if shape.linear else "mla" if shape.latent and shape.moe_layers else plain
+    latent = shape.latent or shape.compressed
+    kind = "hybrid" if shape.linear else "mla" if latent and shape.moe_layers else plain
     for of_kind in dict.fromkeys((kind, plain)):
         yield from (f"{engine}-{of_kind}-{generation}" for generation in generations)
 

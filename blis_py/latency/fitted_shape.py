@@ -9,13 +9,30 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
-from blis_py.models.attention_shapes import Indexer, LatentAttention, LinearAttention
+from blis_py.models.attention_shapes import Indexer, LatentAttention
+from blis_py.models.block_attention import BlockIndexer
+from blis_py.models.compressed_attention import CompressedAttention
+from blis_py.models.grouped_heads import GroupedHeads
+from blis_py.models.linear_attention import LinearAttention
 from blis_py.models.model_shape import ModelShape, shape_from_config
 from blis_py.models.weights import Weights
 
-_UNWRITTEN = ("image_encoder", "notes")
+_UNWRITTEN = ("image_encoder", "kinds", "notes")
 _UNPRICED = ("name", "sliding_window", "windowed_layers", *_UNWRITTEN)
-_PARTS = {"weights": Weights, "latent": LatentAttention, "linear": LinearAttention}
+_PARTS = {
+    "weights": Weights,
+    "latent": LatentAttention,
+    "linear": LinearAttention,
+    "compressed": CompressedAttention,
+    "blocks": BlockIndexer,
+    "full_heads": GroupedHeads,
+}
+_RARE = {
+    **{"expert_hidden": 0, "ffn_matrices": 3, "bare_layers": 0, "residual_streams": 1},
+    **{"compressed": None, "blocks": None, "full_heads": None},
+    **{"wide_arithmetic": "", "kind": "gdn", "gate_rank": 0},
+}
+"""Fields of a shape, its weights or its linear attention -> value that is not written."""
 _PRICED = tuple(f.name for f in fields(ModelShape) if f.name not in _UNPRICED)
 
 
@@ -52,8 +69,13 @@ def datasheet_of(meta: Mapping[str, Any]) -> GpuSpec | None:
 
 
 def facts_of(shape: ModelShape) -> dict[str, Any]:
-    """The shape as plain values, which `shape_of` can read."""
-    return {name: value for name, value in asdict(shape).items() if name not in _UNWRITTEN}
+    """The shape as plain values, which `shape_of` can read; what few models have is left out of others."""
+    facts = {name: value for name, value in asdict(shape).items() if name not in _UNWRITTEN}
+    for values in (facts, facts["weights"], facts["linear"] or {}):
+        for name, default in _RARE.items():
+            if values.get(name, ...) == default:
+                del values[name]
+    return facts
 
 
 def _from_facts(name: str, values: Mapping[str, Any], file: str | Path | None) -> ModelShape:
@@ -70,8 +92,12 @@ def _from_facts(name: str, values: Mapping[str, Any], file: str | Path | None) -
 
 
 def _part(kind: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """A part of a shape, with an indexer in it."""
-    inner = {"indexer": Indexer(**values["indexer"])} if values.get("indexer") is not None else {}
+    """A part of a shape, with those in it."""
+    inner: dict[str, Any] = {}
+    if values.get("indexer") is not None:
+        inner["indexer"] = Indexer(**values["indexer"])
+    if kind is CompressedAttention:
+        inner["layers"] = tuple((ratio, count) for ratio, count in values["layers"])
     return kind(**{**values, **inner})
 
 

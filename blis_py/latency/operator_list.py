@@ -6,10 +6,10 @@ multiplies them. Times are of one rank of a `Layout`, in ns, as arrays over the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from blis_py.latency.operator_work import Priced
 from blis_py.latency.sparse_layers import sparse_layers
 from blis_py.latency.sparse_work import SparseLayer, sparse
 from blis_py.latency.surfaces import Surface, Surfaces, sizes_of
+from blis_py.models.compressed_attention import CompressedAttention
+from blis_py.models.grouped_heads import GroupedHeads
+from blis_py.models.linear_attention import LINEAR_TITLES, LinearAttention
 from blis_py.models.model_shape import ModelShape
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ _ALIKE = {
 """Formats whose surface stands in for one that was not measured."""
 
 
+_NO_KERNELS = "no kernels were measured"
+_LARGEST_HEAD = 256
+"""Elements of the largest head whose attention was measured."""
 _MARLIN_TILES = 256, 128
 """Multiples that Marlin's experts need of the hidden size and of the width on a rank."""
 _FUSED_TOKENS = 2048
@@ -61,6 +67,16 @@ class KernelOptions:
     """Batch sizes with CUDA graphs; None = every one."""
     load: ExpertLoad | None = None
     """Load of the experts; None = the model's routing."""
+
+
+class _Reads(NamedTuple):
+    """Attention of a layer on one rank."""
+
+    heads: float
+    kv_heads: int
+    head_dim: int
+    window: int
+    """Tokens that it sees at most; 0 = all."""
 
 
 class OperatorList:
@@ -98,7 +114,7 @@ class OperatorList:
         self._heads = shape.heads / layout.attention_tp
         self._kv_heads = kv_heads_per_rank(shape, layout.attention_tp)
         self._kv_forms = ("fp8", "bfloat16") if shape.kv_dtype_bytes == 1 else ("bfloat16",)
-        self._sparse_layers = sparse_layers(shape, self._heads)
+        self._sparse_layers = sparse_layers(shape, layout.attention_tp)
 
     # --- what depends on the number of tokens ------------------------------------------------------
 
@@ -107,8 +123,12 @@ class OperatorList:
         shape, tp = self._shape, self._layout.attention_tp
         full, linear = shape.cached_layers, shape.layers - shape.cached_layers
         ns = full * self.projections(tokens) + linear * self._linear_projections(tokens)
-        ns = ns + shape.layers * (2.0 * self._unfused(tokens, self._move(tokens, 2 * shape.hidden)))
+        norm = self._unfused(tokens, self._move(tokens, 2 * shape.hidden))
+        ns = ns + shape.layers * (2.0 * norm) - (shape.bare_layers * norm if shape.bare_layers else 0.0)
         ns = ns + full * self._move(tokens, (self._heads + 2 * self._kv_heads) * shape.head_dim)
+        if shape.residual_streams > 1:
+            width = shape.residual_streams, shape.hidden
+            ns = ns + shape.layers * self._ns(["streams"], lambda gpu: work.streams(gpu, tokens, *width))
         if tp > 1:
             ns = ns + shape.layers * self.all_reduce(tp, tokens)
         if shape.norm_over_heads:
@@ -123,13 +143,13 @@ class OperatorList:
         """
         ns = self.of_computed(tokens, prompts)
         if self._layout.gpus > 1:
-            ns = ns + self._shape.layers * self._exchange(tokens, prompts)
+            ns = ns + (self._shape.layers - self._shape.bare_layers) * self._exchange(tokens, prompts)
         return ns
 
     def of_computed(self, tokens: Array, prompts: bool = False) -> Array:
         """The same without the exchange."""
         shape = self._shape
-        dense = shape.layers - shape.moe_layers
+        dense = shape.plain_layers
         ns = dense * self._gated(tokens, shape.intermediate / self._layout.gpus, shape.weights.dense)
         return ns + shape.moe_layers * self._sparse(tokens, prompts) if shape.moe_layers else ns
 
@@ -145,14 +165,15 @@ class OperatorList:
         """Attention of all layers for `chunk` tokens of each of `prompts` prompts over `past` cached ones."""
         shape = self._shape
         ns = sum(
-            count * self._context(prompts, chunk, past, window) for count, window in self._windows if count
+            count * self._context(prompts, chunk, past, of) for count, of in self._attention if count
         ) + np.zeros(np.broadcast_shapes(chunk.shape, past.shape))
         for count, layer in self._sparse_layers:
             ns = ns + count * self._selective("context", layer, prompts, np.maximum(chunk, 1.0), past)
         if shape.linear is not None:
-            heads = shape.linear.value_heads / self._layout.attention_tp
+            heads = self._state_heads(shape.linear)
             ns = ns + shape.linear.layers * self._ns(
-                ["linear_context"], lambda gpu: work.linear_context(gpu, prompts * chunk, heads)
+                self._linear_names(shape.linear, "context"),
+                lambda gpu: work.linear_context(gpu, prompts * chunk, heads),
             )
         return np.asarray(np.where(chunk > 0, ns, 0.0))
 
@@ -160,24 +181,43 @@ class OperatorList:
         """Attention of all layers for one token of each of `seqs` sequences."""
         shape = self._shape
         ns = sum(
-            count * self._decode(seqs, context, window) for count, window in self._windows if count
+            count * self._decode(seqs, context, of) for count, of in self._attention if count
         ) + np.zeros(np.broadcast_shapes(seqs.shape, context.shape))
         for count, layer in self._sparse_layers:
             ns = ns + count * self._selective("decode", layer, np.maximum(seqs, 1.0), 1.0, context)
         if shape.linear is not None:
-            heads = shape.linear.value_heads / self._layout.attention_tp
+            heads = self._state_heads(shape.linear)
             ns = ns + shape.linear.layers * self._ns(
-                ["linear_decode"], lambda gpu: work.linear_decode(gpu, seqs, heads)
+                self._linear_names(shape.linear, "decode"),
+                lambda gpu: work.linear_decode(gpu, seqs, heads),
             )
         return np.asarray(np.where(seqs > 0, ns, 0.0))
 
+    def _state_heads(self, linear: LinearAttention) -> float:
+        """Heads of a rank, as many of the measured size as have its states."""
+        measured = work.LINEAR_DIM * work.LINEAR_DIM
+        heads = linear.value_heads * (linear.key_dim * linear.value_dim / measured)
+        return heads / self._layout.attention_tp
+
+    @staticmethod
+    def _linear_names(linear: LinearAttention, phase: str) -> list[str]:
+        own = [] if linear.kind == "gdn" else [f"{linear.kind}_{phase}"]
+        return [*own, f"linear_{phase}"]
+
     @cached_property
-    def _windows(self) -> tuple[tuple[int, int], ...]:
-        """Number of layers with a window of this length; 0 = none."""
+    def _attention(self) -> tuple[tuple[int, _Reads], ...]:
+        """Numbers of alike layers that read all of their window, or of the context."""
         shape = self._shape
-        if self._sparse_layers:
-            return ()
-        return (shape.cached_layers - shape.windowed_layers, 0), (shape.windowed_layers, shape.sliding_window)
+        own = _Reads(self._heads, self._kv_heads, shape.head_dim, 0)
+        chosen = sum(count for count, _ in self._sparse_layers)
+        full = own
+        if shape.full_heads is not None:
+            tp = self._layout.attention_tp
+            kv_heads = ceil(shape.full_heads.kv_heads / tp)
+            full = _Reads(shape.full_heads.heads / tp, kv_heads, shape.full_heads.head_dim, 0)
+        windowed = own._replace(window=shape.sliding_window)
+        whole = shape.cached_layers - shape.windowed_layers - chosen
+        return (whole, full), (shape.windowed_layers, windowed)
 
     def _selective(self, phase: str, layer: SparseLayer, seqs: Any, length: Any, past: Array) -> Array:
         """Attention to a part of the context. With a KV cache in 8 bits no longer than in 16."""
@@ -189,18 +229,18 @@ class OperatorList:
         ]
         return np.minimum(ns[0], ns[-1])
 
-    def _context(self, prompts: float, chunk: Array, past: Array, window: int) -> Array:
+    def _context(self, prompts: float, chunk: Array, past: Array, of: _Reads) -> Array:
         """With a KV cache in 8 bits no longer than in 16."""
-        ns = [self._context_of(form, prompts, chunk, past, window) for form in self._kv_forms]
+        ns = [self._context_of(form, prompts, chunk, past, of) for form in self._kv_forms]
         return np.minimum(ns[0], ns[-1])
 
-    def _decode(self, seqs: Array, context: Array, window: int) -> Array:
+    def _decode(self, seqs: Array, context: Array, of: _Reads) -> Array:
         """The same."""
-        ns = [self._decode_of(form, np.maximum(seqs, 1.0), context, window) for form in self._kv_forms]
+        ns = [self._decode_of(form, np.maximum(seqs, 1.0), context, of) for form in self._kv_forms]
         return np.minimum(ns[0], ns[-1])
 
-    def _context_of(self, kv_form: str, prompts: float, chunk: Array, past: Array, window: int) -> Array:
-        shape, heads, kv_heads = self._shape, self._heads, self._kv_heads
+    def _context_of(self, kv_form: str, prompts: float, chunk: Array, past: Array, of: _Reads) -> Array:
+        shape, (heads, kv_heads, dim, window) = self._shape, of
         length = np.maximum(chunk, 1.0)
         if shape.latent is not None:
             names = [f"mla_context/{form}" for form in (kv_form, "bfloat16", "fp8")]
@@ -209,25 +249,26 @@ class OperatorList:
             rows = prompts * (length + past)
             return ns + self._gemm(self._input_form, rows, expanded, shape.latent.kv_rank)
         return self._ns(
-            self._attention_names("context", kv_form, window),
-            lambda gpu: work.context(gpu, prompts, length, past, heads, kv_heads, shape.head_dim, window),
+            self._attention_names("context", kv_form, dim, window),
+            lambda gpu: work.context(gpu, prompts, length, past, heads, kv_heads, dim, window),
         )
 
-    def _decode_of(self, kv_form: str, seqs: Array, context: Array, window: int) -> Array:
-        shape, heads, kv_heads = self._shape, self._heads, self._kv_heads
+    def _decode_of(self, kv_form: str, seqs: Array, context: Array, of: _Reads) -> Array:
+        shape, (heads, kv_heads, dim, window) = self._shape, of
         if shape.latent is not None:
             names = [f"mla_decode/{other}" for other in (kv_form, "bfloat16", "fp8")]
             ns = self._ns(names, lambda gpu: work.mla_decode(gpu, kv_form, seqs, context, heads))
             absorbs = ["absorb/bfloat16", "absorb/fp8"]
             return ns + 2.0 * self._ns(absorbs, lambda gpu: work.absorb(gpu, seqs, heads))
         return self._ns(
-            self._attention_names("decode", kv_form, window),
-            lambda gpu: work.decode(gpu, kv_form, seqs, context, heads, kv_heads, shape.head_dim, window),
+            self._attention_names("decode", kv_form, dim, window),
+            lambda gpu: work.decode(gpu, kv_form, seqs, context, heads, kv_heads, dim, window),
         )
 
-    def _attention_names(self, phase: str, kv_form: str, window: int) -> list[str]:
+    @staticmethod
+    def _attention_names(phase: str, kv_form: str, head_dim: int, window: int) -> list[str]:
         """Nearest measured head dimension, with or without a window."""
-        dims = sorted((64, 128, 256), key=lambda dim: abs(np.log2(dim / self._shape.head_dim)))
+        dims = sorted((64, 128, 256), key=lambda dim: abs(np.log2(dim / head_dim)))
         forms = (kv_form, "bfloat16")
         windows = (128, 0) if window else (0,)
         return [f"{phase}/{form}/{dim}/{w}" for dim in dims for w in windows for form in forms]
@@ -277,6 +318,10 @@ class OperatorList:
         shape, heads, gemm = self._shape, self._heads, self._gemm
         form, latent = self._input_form, shape.latent
         out_form = self._form(shape.weights.output or shape.weights.attention)
+        if shape.compressed is not None:
+            return self._compressed_projections(shape.compressed, tokens)
+        if shape.full_heads is not None:
+            return self._mean_projections(shape.full_heads, tokens)
         if latent is None:
             width = (heads * (2 if shape.gated_attention else 1) + 2 * self._kv_heads) * shape.head_dim
             ns = self._normed_gemm(form, tokens, width, shape.hidden)
@@ -285,7 +330,33 @@ class OperatorList:
         down, up = latent.cached_elements + latent.query_rank, latent.query_rank
         ns = gemm(form, tokens, down if up else down + queries, shape.hidden)
         ns = ns + (gemm(form, tokens, queries, up) if up else 0.0)
+        if shape.gated_attention:
+            ns = ns + gemm(form, tokens, heads * latent.value_dim, shape.hidden)
         return ns + gemm(out_form, tokens, shape.hidden, heads * latent.value_dim)
+
+    def _compressed_projections(self, compressed: CompressedAttention, tokens: Array) -> Array:
+        """Down to queries and keys, queries, and outputs in groups of heads."""
+        shape, tp, gemm = self._shape, self._layout.attention_tp, self._gemm
+        form, rank = self._form(shape.weights.attention), compressed.output_rank
+        ns = gemm(form, tokens, compressed.query_rank + compressed.head_dim, shape.hidden)
+        ns = ns + gemm(form, tokens, self._heads * compressed.head_dim, compressed.query_rank)
+        ns = ns + gemm(form, tokens, rank, self._heads * compressed.head_dim)
+        return ns + gemm(form, tokens, shape.hidden, max(compressed.output_groups / tp, 1) * rank)
+
+    def _mean_projections(self, full: GroupedHeads, tokens: Array) -> Array:
+        """Mean over layers with a window and layers with heads of another shape."""
+        shape, tp = self._shape, self._layout.attention_tp
+        both = (
+            (shape.windowed_layers, self._heads, self._kv_heads, shape.head_dim),
+            (self._attention[0][0], full.heads / tp, ceil(full.kv_heads / tp), full.head_dim),
+        )
+        form, out_form = self._input_form, self._form(shape.weights.output or shape.weights.attention)
+        ns = np.zeros_like(tokens)
+        for count, heads, kv_heads, dim in both:
+            own = self._normed_gemm(form, tokens, (heads + 2 * kv_heads) * dim, shape.hidden)
+            own = own + self._fed_gemm(out_form, tokens, shape.hidden, heads * dim)
+            ns = ns + count / shape.cached_layers * own
+        return ns
 
     def _norm_over_heads(self, tokens: Array) -> Array:
         """Queries and keys normalised over the heads of all ranks: mean squares, their sums over the ranks,
@@ -300,12 +371,15 @@ class OperatorList:
             return np.zeros_like(tokens)
         form = self._form(shape.weights.linear)
         ns = self._gemm(form, tokens, linear.projected / tp, shape.hidden)
+        if linear.gate_rank:
+            values = linear.value_heads * linear.value_dim / tp
+            ns = ns + self._gemm("bfloat16", tokens, values, linear.gate_rank)
         return ns + self._gemm(form, tokens, shape.hidden, linear.value_heads * linear.value_dim / tp)
 
     def _gated(self, tokens: Array, width: float, weight_bytes: float) -> Array:
-        """A feed-forward of three matrices."""
-        form = self._form(weight_bytes)
-        ns = self._normed_gemm(form, tokens, 2 * width, self._shape.hidden)
+        """A feed-forward of three matrices, or of two without a gate."""
+        form, inputs = self._form(weight_bytes), self._shape.ffn_matrices - 1
+        ns = self._normed_gemm(form, tokens, inputs * width, self._shape.hidden)
         ns = ns + self._fed_gemm(form, tokens, self._shape.hidden, width, self._compiled)
         return ns + self._move(tokens, 2 * width)
 
@@ -319,6 +393,10 @@ class OperatorList:
         if shape.shared_intermediate:
             shared = shape.shared_intermediate / layout.attention_tp
             ns = ns + self._gated(rank_tokens, shared, shape.weights.shared)
+        if shape.expert_hidden:  # to and from the width of the experts, on every rank
+            form = self._form(shape.weights.shared)
+            ns = ns + self._gemm(form, rank_tokens, shape.expert_hidden, shape.hidden)
+            ns = ns + self._gemm(form, rank_tokens, shape.hidden, shape.expert_hidden)
         return ns
 
     def _experts(self, tokens: Array, prompts: bool) -> Array:
@@ -333,16 +411,23 @@ class OperatorList:
         """Experts of which a rank has so much of the width."""
         shape, layout = self._shape, self._layout
         form = self._expert_form
-        local = layout.experts_per_group(shape)
-        sizes = sizes_of(shape.hidden, width, local, shape.experts, shape.experts_per_token)
+        local, hidden = layout.experts_per_group(shape), self._expert_hidden
+        sizes = sizes_of(hidden, width, local, shape.experts, shape.experts_per_token)
         named = f"experts/{self._priced_form}@{self._of_mode(prompts)}/{self._routing}"
         plain = [f"experts/{other}/{self._routing}" for other in _ALIKE[self._priced_form]]
         names = [named] if self._has_here(named) else plain
         names = [f"{names[0]}/{sizes}", *names]
         return self._ns(
             names,
-            lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, self._chosen, local, layout.ep),
+            lambda gpu: work.experts(
+                gpu, form, tokens, hidden, width, self._chosen, local, layout.ep, matrices=shape.ffn_matrices
+            ),
         )
+
+    @property
+    def _expert_hidden(self) -> int:
+        """Width of the vectors between which experts map."""
+        return self._shape.expert_hidden or self._shape.hidden
 
     @property
     def _priced_form(self) -> str:
@@ -359,7 +444,7 @@ class OperatorList:
         shape, layout, name = self._shape, self._layout, f"marlin/{self._routing}"
         if self._expert_form not in work.MARLIN_FORMS or not self._has_here(name):
             return None
-        sizes = shape.hidden, shape.moe_intermediate / layout.expert_tp
+        sizes = self._expert_hidden, shape.moe_intermediate / layout.expert_tp
         hidden, width = (tile * ceil(size / tile) for size, tile in zip(sizes, _MARLIN_TILES, strict=True))
         chosen, local = self._chosen, layout.experts_per_group(shape)
         return self._ns([name], lambda gpu: work.marlin(gpu, tokens, hidden, width, chosen, local, layout.ep))
@@ -398,7 +483,7 @@ class OperatorList:
 
     def _sent(self, kind: str, tokens: Array) -> Array:
         """The tokens of a rank to the ranks of their experts, and back."""
-        hidden, top_k = self._shape.hidden, self._shape.experts_per_token
+        hidden, top_k = self._expert_hidden, self._shape.experts_per_token
         return self._over_link([kind], lambda gpu, times: work.all_to_all(gpu, tokens * times, hidden, top_k))
 
     def all_reduce(self, ranks: int, tokens: Array) -> Array:
@@ -486,18 +571,33 @@ class OperatorList:
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """Kinds of layers whose kernels were not measured on this GPU, with what stands in."""
-        return tuple(
-            f"{layer.title}: {self._stand_in(f'{layer.name}_decode/')}"
-            for count, layer in self._sparse_layers
-            if count and self._stand_in(f"{layer.name}_decode/")
-        )
+        return tuple(self._unmeasured())
+
+    def _unmeasured(self) -> Iterator[str]:
+        for count, layer in self._sparse_layers:
+            if count and (instead := self._stand_in(f"{layer.name}_decode/")):
+                yield f"{layer.title}: {instead}"
+        linear, shape = self._shape.linear, self._shape
+        if linear is not None and linear.kind != "gdn":
+            instead = self._stand_in(f"{linear.kind}_decode")
+            if instead == _NO_KERNELS:
+                instead += ", the efficiency of gated delta rule stands in"
+            if instead:
+                yield f"{LINEAR_TITLES[linear.kind]}: {instead}"
+        if shape.residual_streams > 1 and (instead := self._stand_in("streams")):
+            yield f"mixed hidden vectors (hyper-connections): {instead}"
+        if shape.moe_layers and shape.ffn_matrices == 2:
+            yield "experts without a gate: the efficiency of gated ones stands in"
+        if shape.full_heads is not None and shape.full_heads.head_dim > _LARGEST_HEAD:
+            dim = shape.full_heads.head_dim
+            yield f"heads of {dim} elements: the efficiency of {_LARGEST_HEAD} stands in"
 
     def _stand_in(self, start: str) -> str:
         """Origin of the efficiency of a kernel whose name starts so; empty if it is this GPU's own."""
         there = next((of.gpu for of in self._learned if any(name.startswith(start) for name in of.of)), "")
         if there == self._gpu.name.lower():
             return ""
-        return f"kernels of {load_gpu(there).name} stand in" if there else "no kernels were measured"
+        return f"kernels of {load_gpu(there).name} stand in" if there else _NO_KERNELS
 
     def _has_here(self, name: str) -> bool:
         """Whether a kernel was measured on this GPU, or the one that stands in for it, under any engine."""

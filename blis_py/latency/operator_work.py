@@ -77,10 +77,12 @@ def experts(
     local: Sizes,
     ep: Sizes,
     even: bool = False,
+    matrices: int = 3,
 ) -> Priced:
     """
     Args:
         tokens: of all ranks that share the experts.
+        matrices: of an expert: 3 with a gate, 2 without.
         width: of an expert on one rank.
         local: experts of the rank; `ep` times as many in all.
         even: as many tokens for each expert, as in tables of balanced routing; otherwise tokens choose
@@ -88,9 +90,9 @@ def experts(
     """
     pairs = tokens * top_k / ep
     used = np.minimum(local, pairs) if even else local * (1.0 - (1.0 - top_k / (local * ep)) ** tokens)
-    moved = used * 3.0 * hidden * width * WEIGHT_BYTES[form]
+    moved = used * (1.0 * matrices) * hidden * width * WEIGHT_BYTES[form]
     moved = moved + np.minimum(tokens, pairs) * 4.0 * hidden + pairs * 6.0 * width
-    ns = _roofline(gpu, form, 6.0 * pairs * hidden * width, moved)
+    ns = _roofline(gpu, form, 2.0 * matrices * pairs * hidden * width, moved)
     return Priced(ns, logs_of(np.maximum(pairs, 0.125), local, hidden, width))
 
 
@@ -173,6 +175,10 @@ def absorb(gpu: GpuSpec, tokens: Sizes, heads: Sizes) -> Priced:
     return Priced(_roofline(gpu, "bfloat16", flops, moved), logs_of(tokens, heads))
 
 
+LINEAR_DIM = 128
+"""Keys and values of a head of linear attention in the tables."""
+
+
 def linear_context(gpu: GpuSpec, tokens: Sizes, value_heads: Sizes) -> Priced:
     flops = 2.0 * tokens * np.asarray(value_heads) * 128 * 128 * 3
     moved = 12.0 * tokens * np.asarray(value_heads) * 128
@@ -182,6 +188,12 @@ def linear_context(gpu: GpuSpec, tokens: Sizes, value_heads: Sizes) -> Priced:
 def linear_decode(gpu: GpuSpec, seqs: Sizes, value_heads: Sizes) -> Priced:
     moved = seqs * np.asarray(value_heads, dtype=float) * (2.0 * 4.0 * 128 * 128 + 12.0 * 128)
     return Priced(_roofline(gpu, "bfloat16", 0.0, moved), logs_of(seqs, value_heads))
+
+
+def streams(gpu: GpuSpec, tokens: Sizes, count: int, hidden: Sizes) -> Priced:
+    """Mixing of `count` hidden vectors of a token before and after both parts of a layer."""
+    elements = np.asarray(tokens, dtype=float) * hidden
+    return Priced(_roofline(gpu, "bfloat16", 0.0, 4.0 * elements * (3 * count + 2)), logs_of(elements))
 
 
 def move(gpu: GpuSpec, rows: Sizes, width: Sizes) -> Priced:

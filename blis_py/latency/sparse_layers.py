@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from blis_py.latency.sparse_work import SparseLayer
-from blis_py.models.attention_shapes import Indexer, LatentAttention
+from blis_py.models.attention_shapes import LatentAttention
+from blis_py.models.block_attention import BlockIndexer
+from blis_py.models.compressed_attention import INDEXED_RATIO, CompressedAttention
 from blis_py.models.model_shape import ModelShape
 
+_ANY_LENGTH = 1 << 40
+"""Ratio of a layer without compressed entries: longer than any sequence."""
 
-def sparse_layers(shape: ModelShape, heads: float) -> tuple[tuple[int, SparseLayer], ...]:
-    """Numbers of alike layers with what they read; empty if all attention is to the whole context.
+
+def sparse_layers(shape: ModelShape, tp: int) -> tuple[tuple[int, SparseLayer], ...]:
+    """Numbers of alike layers with what they read on a rank; empty if all attention is to the whole context.
 
     Args:
-        heads: of one rank.
+        tp: ranks that share the heads of a request.
     """
-    if shape.latent is None or shape.indexer is None:
-        return ()
-    own, others = shape.indexer.layers, shape.layers - shape.indexer.layers
-    without = _latent(shape, shape.latent, heads)
-    return (own, _indexed(shape, without, shape.indexer)), (others, without)
+    if shape.compressed is not None:
+        return tuple(_compressed(shape, shape.compressed, tp))
+    if shape.blocks is not None:
+        return ((shape.blocks.layers, _by_blocks(shape, shape.blocks, tp)),)
+    if shape.latent is not None and shape.indexer is not None:
+        own = shape.indexer.layers
+        reused = _latent(shape, shape.latent, shape.heads / tp)
+        return (own, _indexed(shape, reused)), (shape.cached_layers - own, reused)
+    return ()
 
 
 def _latent(shape: ModelShape, latent: LatentAttention, heads: float) -> SparseLayer:
@@ -35,7 +46,10 @@ def _latent(shape: ModelShape, latent: LatentAttention, heads: float) -> SparseL
     )
 
 
-def _indexed(shape: ModelShape, layer: SparseLayer, indexer: Indexer) -> SparseLayer:
+def _indexed(shape: ModelShape, layer: SparseLayer) -> SparseLayer:
+    indexer = shape.indexer
+    if indexer is None:
+        return layer
     return layer._replace(
         name="dsa",
         title="sparse attention (DSA)",
@@ -46,4 +60,48 @@ def _indexed(shape: ModelShape, layer: SparseLayer, indexer: Indexer) -> SparseL
         weight_bytes=layer.weight_bytes
         + indexer.query_parameters * indexer.weight_bytes
         + 2.0 * indexer.plain_parameters(shape.hidden),
+    )
+
+
+def _compressed(
+    shape: ModelShape, compressed: CompressedAttention, tp: int
+) -> Iterator[tuple[int, SparseLayer]]:
+    for ratio, count in compressed.layers:
+        extra = compressed.extra_parameters(ratio, shape.hidden)
+        indexed = ratio == INDEXED_RATIO
+        yield (
+            count,
+            SparseLayer(
+                name="csa" if indexed else "hca",
+                title="compressed sparse attention (CSA)" if indexed else "compressed attention (HCA)",
+                heads=shape.heads / tp,
+                key_value=2 * compressed.head_dim,
+                entry_bytes=compressed.entry_bytes,
+                most=compressed.top_k if indexed else 0,
+                ratio=ratio or _ANY_LENGTH,
+                window=compressed.window,
+                scorers=compressed.index_heads if indexed else 0,
+                score_dim=compressed.index_dim,
+                score_bytes=compressed.index_bytes,
+                token_flops=2.0 * extra,
+                weight_bytes=2.0 * extra,
+            ),
+        )
+
+
+def _by_blocks(shape: ModelShape, blocks: BlockIndexer, tp: int) -> SparseLayer:
+    kv_heads = max(shape.kv_heads / tp, 1.0)
+    indexer = blocks.parameters(shape.hidden)
+    return SparseLayer(
+        name="msa",
+        title="sparse attention by blocks (MSA)",
+        heads=shape.heads / tp,
+        key_value=2 * shape.head_dim,
+        entry_bytes=2 * kv_heads * shape.head_dim * shape.kv_dtype_bytes,
+        most=blocks.top_k,
+        scorers=max(blocks.heads // tp, 1),
+        score_dim=blocks.dim,
+        score_bytes=blocks.cached_bytes(shape.kv_dtype_bytes),
+        token_flops=2.0 * indexer,
+        weight_bytes=2.0 * indexer,
     )

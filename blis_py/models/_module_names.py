@@ -13,41 +13,58 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 
+_SHARED = (
+    *("mlp.shared_expert", "mlp.shared_experts", "feed_forward.shared_expert"),
+    *("block_sparse_moe.shared_experts", "ffn.shared_experts", "mixer.shared_experts"),
+)
 MATRICES: Mapping[str, Sequence[Sequence[str]]] = {
     "attention": (
-        ("self_attn.q_proj", "self_attn.qkv_proj", "attention.query_key_value"),
-        ("self_attn.k_proj", "self_attn.qkv_proj", "attention.query_key_value"),
-        ("self_attn.v_proj", "self_attn.qkv_proj", "attention.query_key_value"),
-        ("self_attn.o_proj", "attention.dense"),
+        ("self_attn.q_proj", "self_attn.qkv_proj", "attention.query_key_value", "mixer.q_proj"),
+        ("self_attn.k_proj", "self_attn.qkv_proj", "attention.query_key_value", "mixer.k_proj"),
+        ("self_attn.v_proj", "self_attn.qkv_proj", "attention.query_key_value", "mixer.v_proj"),
+        ("self_attn.o_proj", "attention.dense", "mixer.o_proj"),
     ),
     "latent": (
-        ("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"),
+        (
+            *("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"),
+            *("attn.wq_a", "attn.wq_b", "attn.wkv"),
+        ),
         ("self_attn.kv_b_proj",),
-        ("self_attn.o_proj",),
+        ("self_attn.o_proj", "attn.wo_a", "attn.wo_b"),
     ),
     "indexer": (("self_attn.indexer.wq_b",),),
-    "linear": (("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz"), ("linear_attn.out_proj",)),
+    "gdn": (("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz"), ("linear_attn.out_proj",)),
+    "kda": (("self_attn.q_proj", "self_attn.qkv_proj"), ("self_attn.o_proj",)),
+    "mamba2": (("mixer.in_proj",), ("mixer.out_proj",)),
     "dense": (
         ("mlp.gate_proj", "mlp.gate_up_proj", "feed_forward.gate_proj"),
-        ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj"),
-        ("mlp.down_proj", "feed_forward.down_proj"),
+        ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj", "mixer.up_proj"),
+        ("mlp.down_proj", "feed_forward.down_proj", "mixer.down_proj"),
     ),
     "shared": tuple(
-        tuple(
-            f"{experts}.{matrix}_proj"
-            for experts in ("mlp.shared_expert", "mlp.shared_experts", "feed_forward.shared_expert")
-        )
-        for matrix in ("gate", "up", "down")
+        tuple(f"{experts}.{matrix}_proj" for experts in _SHARED) for matrix in ("gate", "up", "down")
     ),
     "experts": (
-        ("mlp.experts.gate_proj", "block_sparse_moe.experts.w1", "feed_forward.experts.gate_up_proj"),
-        ("mlp.experts.up_proj", "block_sparse_moe.experts.w3", "feed_forward.experts.gate_up_proj"),
-        ("mlp.experts.down_proj", "block_sparse_moe.experts.w2", "feed_forward.experts.down_proj"),
+        (
+            *("mlp.experts.gate_proj", "block_sparse_moe.experts.w1", "feed_forward.experts.gate_up_proj"),
+            "ffn.experts.w1",
+        ),
+        (
+            *("mlp.experts.up_proj", "block_sparse_moe.experts.w3", "feed_forward.experts.gate_up_proj"),
+            *("ffn.experts.w3", "mixer.experts.up_proj"),
+        ),
+        (
+            *("mlp.experts.down_proj", "block_sparse_moe.experts.w2", "feed_forward.experts.down_proj"),
+            *("ffn.experts.w2", "mixer.experts.down_proj"),
+        ),
+    ),
+    "beside": tuple(
+        (f"experts.{matrix}_proj", f"moe.experts.{matrix}_proj") for matrix in ("gate", "up", "down")
     ),
 }
 """Kind of weights -> its matrices, each with its possible names within a layer."""
 
-_ROOTS = ("", "model.", "language_model.", "language_model.model.", "model.language_model.")
+_ROOTS = ("", "model.", "language_model.", "language_model.model.", "model.language_model.", "backbone.")
 """Possible prefixes of `layers` and `lm_head`."""
 _IN_LAYER = re.compile(r"(\*\.?|(?:[a-z_]+\.)*)layers\.(\d+)(\*?)(?:\.(.+))?")
 _ONE_EXPERT = re.compile(r"experts\.\d")
@@ -100,7 +117,8 @@ class ModuleNames:
 
     def covers_head(self) -> bool:
         """Whether the LM head is covered."""
-        return any(_covers(name, root + "lm_head") for name in self._anywhere for root in _ROOTS)
+        heads = [root + "lm_head" for root in _ROOTS] + ["head"]
+        return any(_covers(name, head) for name in self._anywhere for head in heads)
 
     def _covered(self, matrix: Sequence[str]) -> set[int]:
         layers: set[int] = set()

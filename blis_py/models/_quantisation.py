@@ -35,8 +35,11 @@ class _Format:
     """Storage of modules that are named, where all others are of this one."""
 
 
-def read_quantisation(section: ConfigFile, layers: LayerCounts) -> Quantisation:
+def read_quantisation(section: ConfigFile, layers: LayerCounts, expert_dtype: str = "") -> Quantisation:
     """The quantisation described by a section of a config.
+
+    Args:
+        expert_dtype: format of the experts that the config states beside the section (DeepSeek-V4).
 
     Raises:
         InputError: a method that is not fully supported, with file and key.
@@ -47,6 +50,8 @@ def read_quantisation(section: ConfigFile, layers: LayerCounts) -> Quantisation:
         raise section.error("quant_method", "unknown quantisation", method, f"use one of {known}")
     forms = _mixed(section) if section.has("quantized_layers") else [METHODS[method](section)]
     forms = [part for form in forms for part in (*form.narrower, form)]
+    if expert_dtype == "fp4" and not section.has("quantized_layers"):
+        forms.insert(0, _mxfp4(section))
     weights, indexer, notes = _weights(section, forms, layers)
     kv_dtype_bytes = _kv_dtype_bytes(section, layers.dtype_bytes)
     if kv_dtype_bytes < layers.dtype_bytes:
@@ -79,6 +84,8 @@ def _weights(
         forms: of two that cover a module the first one counts.
     """
     kept = _left_alone(section, layers)
+    if section.has("quantized_layers") and section.text("quant_method", default="") == "fp8":
+        kept = ModuleNames((), layers.count)  # left as they are in the FP8 checkpoint
     chosen = [_names(section, "targets", form.only, layers) if form.only else None for form in forms]
     notes: list[str] = []
 
@@ -112,10 +119,10 @@ def _weights(
     weights = Weights(
         attention=attention,
         output=0.0 if output == attention else output,
-        linear=size("linear", layers.linear, (2, 1)) if layers.linear else 2.0,
+        linear=size(layers.linear_kind, layers.linear, (2, 1)) if layers.linear else 2.0,
         dense=size("dense", layers.dense, matrices),
-        shared=size("shared", layers.sparse, matrices),
-        experts=size("experts", layers.sparse, matrices),
+        shared=size("dense" if layers.beside else "shared", layers.sparse, matrices),
+        experts=size("beside" if layers.beside else "experts", layers.sparse, matrices),
         head=_head_bytes(kept, forms, chosen) or float(layers.dtype_bytes),
         block_scales=any(form.block_scales for form in forms),
         arithmetic=narrow,
@@ -161,11 +168,11 @@ def _arithmetic(section: ConfigFile, forms: Sequence[_Format]) -> tuple[str, str
 _LABELS = {
     "attention": "attention",
     "latent": "attention",
-    "linear": "linear attention",
+    **dict.fromkeys(("gdn", "kda", "mamba2"), "linear attention"),
     "indexer": "indexer",
     "dense": "dense feed-forward",
     "shared": "shared experts'",
-    "experts": "experts'",
+    **dict.fromkeys(("experts", "beside"), "experts'"),
 }
 
 

@@ -1,5 +1,4 @@
-"""Attention other than grouped-query attention: latent, with an indexer where it is sparse, and linear with
-a state of constant size."""
+"""Latent attention, with an indexer where it is sparse."""
 
 from __future__ import annotations
 
@@ -88,51 +87,14 @@ class LatentAttention:
         return queries + down, expansion, heads * self.value_dim * hidden
 
 
-@dataclass(frozen=True, slots=True)
-class LinearAttention:
-    """Layers of gated delta rule (GDN): a matrix of state per head and sequence instead of a KV cache."""
-
-    layers: int
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    conv_kernel: int
-    state_bytes: int
-    """Bytes of an element of the state."""
-
-    @property
-    def convolved(self) -> int:
-        """Channels that pass the convolution: queries, keys and values."""
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-
-    @property
-    def projected(self) -> int:
-        """Width of the input projection: the convolved channels, an output gate, two gates per head."""
-        return self.convolved + self.value_heads * self.value_dim + 2 * self.value_heads
-
-    def parameters(self, hidden: int) -> int:
-        """Weights of one layer."""
-        return hidden * self.projected + self.value_heads * self.value_dim * hidden + self.small_parameters
-
-    @property
-    def small_parameters(self) -> int:
-        """Convolution, decay, bias and norm, which are never quantised."""
-        return self.convolved * self.conv_kernel + 2 * self.value_heads + self.value_dim
-
-    @property
-    def sequence_bytes(self) -> int:
-        """State of one sequence in all layers."""
-        state = self.value_heads * self.key_dim * self.value_dim * self.state_bytes
-        return self.layers * (state + self.convolved * (self.conv_kernel - 1) * 2)
-
-
 def read_latent(config: ConfigFile, layers: int, sparse: bool) -> LatentAttention | None:
     """None without a latent KV cache.
 
     Args:
         sparse: whether the model's type has an indexer, whatever the config states.
     """
+    if config.has("compress_ratios"):
+        return None
     sparse = sparse or config.has("index_topk")
     if not sparse and not config.has("kv_lora_rank"):
         return None
@@ -170,22 +132,3 @@ def indexed_layers(config: ConfigFile, layers: int) -> list[int]:
     every = config.count("index_topk_freq", default=1)
     offset = config.count("index_skip_topk_offset", default=2)
     return [layer for layer in range(layers) if max(layer - offset + 1, 0) % every == 0]
-
-
-def read_linear(config: ConfigFile, layers: int) -> LinearAttention | None:
-    """None if every layer has a KV cache."""
-    if not config.has("linear_num_value_heads"):
-        return None
-    count = sum(kind == "linear_attention" for kind in config.texts("layer_types"))
-    if not count:
-        every = config.count("full_attention_interval", default=4)
-        count = layers - layers // every
-    return LinearAttention(
-        layers=count,
-        key_heads=config.count("linear_num_key_heads"),
-        value_heads=config.count("linear_num_value_heads"),
-        key_dim=config.count("linear_key_head_dim"),
-        value_dim=config.count("linear_value_head_dim"),
-        conv_kernel=config.count("linear_conv_kernel_dim"),
-        state_bytes=4 if config.text("mamba_ssm_dtype", default="float32") == "float32" else 2,
-    )

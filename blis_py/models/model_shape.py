@@ -3,50 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from blis_py.core.light_dataclass import dataclass
 from blis_py.files.paths import is_file, is_folder
 from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
-from blis_py.models.attention_shapes import (
-    Indexer,
-    LatentAttention,
-    LinearAttention,
-    indexed_layers,
-    read_latent,
-    read_linear,
-)
+from blis_py.models.attention_shapes import Indexer, LatentAttention, indexed_layers, read_latent
+from blis_py.models.block_attention import BlockIndexer, read_blocks
+from blis_py.models.compressed_attention import CompressedAttention, read_compressed
+from blis_py.models.grouped_heads import GroupedHeads, read_full_heads
 from blis_py.models.hf_config import ConfigFile
+from blis_py.models.layer_groups import layer_groups
+from blis_py.models.layer_kinds import EXPERTS, WINDOW, LayerKinds, layer_kinds, window_of
+from blis_py.models.linear_attention import LinearAttention, read_linear
 from blis_py.models.model_types import ModelType, understood
 from blis_py.models.weights import LayerCounts, Quantisation, Weights, unquantised
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 _UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope"})
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts")
 _SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")
+_DENSE_WIDTH = ("dense_intermediate_size", "intermediate_size_mlp", "intermediate_size")
 _SHARED_WIDTH = (
     "shared_expert_intermediate_size",
     "moe_shared_expert_intermediate_size",
     "shared_intermediate_size",
 )
-_SCORES = ("scoring_func", "score_function")
+_SCORES = ("scoring_func", "score_function", "moe_router_activation_func")
 PRICED_AS_FULL = "priced as if to all"
 """In the note on windowed layers, which holds for all latency models but operators."""
-_WINDOWED = {
-    "full_attention": False,
-    "attention": False,
-    "linear_attention": False,
-    "deepseek_sparse_attention": False,
-    "sliding_attention": True,
-    "chunked_attention": True,
-}
-_NEEDED = {"linear_attention": "linear_num_value_heads", "deepseek_sparse_attention": "index_topk"}
-"""Kind of layer -> a key that describes it."""
-_MAX_LAYERS = 1000
 _USUAL_ENCODER = 24, 1024
 """Layers and hidden size of ViT-L/14."""
 
@@ -83,7 +72,14 @@ class ModelShape:
     moe_intermediate: int = 0
     """Width of one routed expert."""
     shared_intermediate: int = 0
-    """Width of the shared experts together."""
+    """Width of the shared experts together, or of a dense feed-forward beside routed experts."""
+    expert_hidden: int = 0
+    """Width of the vectors between which routed experts map, if a projection of all of them narrows it
+    first; 0 = the hidden size."""
+    ffn_matrices: int = 3
+    """Matrices of a feed-forward: 3 with a gate, 2 without."""
+    bare_layers: int = 0
+    """Layers without a feed-forward."""
     shared_unsaid: bool = False
     """Whether shared experts follow only from the model's type, not from its config (Llama 4)."""
     dense_layers: int = 0
@@ -98,6 +94,12 @@ class ModelShape:
     """Multi-head latent attention, instead of grouped queries."""
     linear: LinearAttention | None = None
     """Layers of linear attention among the others."""
+    compressed: CompressedAttention | None = None
+    """Attention over a compressed cache, instead of grouped queries."""
+    blocks: BlockIndexer | None = None
+    """Layers of grouped queries that read chosen blocks."""
+    full_heads: GroupedHeads | None = None
+    """Heads of the layers without a window, where they are of another shape than `heads` and `kv_heads`."""
     gated_attention: bool = False
     """Whether attention's output is gated, which doubles the projection of the queries."""
     routing: str = "skewed"
@@ -107,6 +109,8 @@ class ModelShape:
     """Whether engines multiply by the router in FP32."""
     norm_over_heads: bool = False
     """Whether queries and keys are normalised over all heads, which ranks have to sum for."""
+    residual_streams: int = 1
+    """Hidden vectors of a token that layers mix (hyper-connections)."""
     further_layers: int = 0
     """Layers of multi-token prediction: in the checkpoint, not loaded without speculative decoding."""
     further_embeddings: bool = False
@@ -114,6 +118,8 @@ class ModelShape:
     image_encoder: tuple[int, int] | None = field(default=None, compare=False, repr=False)
     """Layers and hidden size of an encoder of images, where its config names them so, else those of a usual
     one; None = the model reads text alone, or images only if an engine is set to."""
+    kinds: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
+    """Kinds of layers in order, with how many follow each other; see `layer_kinds`."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Assumptions where the config contains more than is modelled, or less than is needed."""
 
@@ -123,14 +129,17 @@ class ModelShape:
 
     @property
     def moe_layers(self) -> int:
-        return self.layers - self.dense_layers if self.is_moe else 0
+        return self.layers - self.dense_layers - self.bare_layers if self.is_moe else 0
+
+    @property
+    def plain_layers(self) -> int:
+        """Layers with a feed-forward and without routed experts."""
+        return self.layers - self.moe_layers - self.bare_layers
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes that all layers cache for one token."""
-        if self.latent is not None:
-            return self.latent.token_bytes(self.cached_layers, self.kv_dtype_bytes)
-        return self.cached_layers * self.kv_elements * self.kv_dtype_bytes
+        """Bytes that all layers cache for one token, rounded up."""
+        return ceil(sum(group.layers * group.token_bytes for group in layer_groups(self)))
 
     @property
     def cached_layers(self) -> int:
@@ -146,11 +155,19 @@ class ModelShape:
 
     @property
     def attention_parameters(self) -> int:
-        """Projections of one layer with a KV cache."""
+        """Projections of one layer with a KV cache; their mean where layers differ."""
+        if self.compressed is not None:
+            return sum(self.compressed.matrices(self.hidden, self.heads))
         if self.latent is not None:
-            return sum(self.latent.matrices(self.hidden, self.heads))
+            gate = self.heads * self.latent.value_dim if self.gated_attention else 0
+            return sum(self.latent.matrices(self.hidden, self.heads)) + self.hidden * gate
         gate = self.heads if self.gated_attention else 0
-        return self.hidden * (2 * (self.heads + self.kv_heads) + gate) * self.head_dim
+        own = self.hidden * (2 * (self.heads + self.kv_heads) + gate) * self.head_dim
+        if self.full_heads is None:
+            return own
+        full = self.cached_layers - self.windowed_layers
+        both = self.windowed_layers * own + full * self.full_heads.parameters(self.hidden)
+        return both // self.cached_layers
 
     @property
     def indexer(self) -> Indexer | None:
@@ -163,6 +180,13 @@ class ModelShape:
         return 0 if self.indexer is None else self.indexer.parameters(self.hidden)
 
     @property
+    def extra_parameters(self) -> int:
+        """Compressors and indexers of all layers that every rank holds whole, in 16 bits."""
+        if self.compressed is not None:
+            return self.compressed.small_parameters(self.hidden)
+        return 0 if self.blocks is None else self.blocks.layers * self.blocks.parameters(self.hidden)
+
+    @property
     def linear_parameters(self) -> int:
         """One layer of linear attention."""
         return 0 if self.linear is None else self.linear.parameters(self.hidden)
@@ -170,22 +194,24 @@ class ModelShape:
     @property
     def is_plain(self) -> bool:
         """Whether all attention is of grouped queries with a KV cache."""
-        return self.latent is None and self.linear is None and not self.gated_attention
+        special = self.latent or self.linear or self.compressed or self.blocks or self.full_heads
+        return not special and not self.gated_attention and self.ffn_matrices == 3 and not self.expert_hidden
 
     @property
     def dense_ffn_parameters(self) -> int:
         """The feed-forward of one dense layer."""
-        return 3 * self.hidden * self.intermediate
+        return self.ffn_matrices * self.hidden * self.intermediate
 
     @property
     def expert_parameters(self) -> int:
         """One routed expert of one layer."""
-        return 3 * self.hidden * self.moe_intermediate
+        return self.ffn_matrices * (self.expert_hidden or self.hidden) * self.moe_intermediate
 
     @property
     def shared_parameters(self) -> int:
-        """The shared experts of one sparse layer."""
-        return 3 * self.hidden * self.shared_intermediate
+        """The shared experts of one sparse layer, and the projections to and from narrower experts."""
+        narrowing = 2 * self.hidden * self.expert_hidden
+        return self.ffn_matrices * self.hidden * self.shared_intermediate + narrowing
 
     @property
     def router_parameters(self) -> int:
@@ -199,8 +225,10 @@ class ModelShape:
 
     @property
     def norm_parameters(self) -> int:
-        """Two norms per layer, and the last one."""
-        return (2 * self.layers + 1) * self.hidden
+        """Two norms per layer, and the last one; the mixing of hidden vectors where there are several."""
+        streams = self.residual_streams
+        mixing = 2 * self.layers * (2 + streams) * streams * streams * self.hidden if streams > 1 else 0
+        return (2 * self.layers + 1) * self.hidden + mixing
 
     @property
     def parameters(self) -> int:
@@ -224,14 +252,14 @@ class ModelShape:
         return self._parameters(self.experts_per_token)
 
     def _parameters(self, experts: int) -> int:
-        dense_layers = self.layers - self.moe_layers
         sparse_layer = experts * self.expert_parameters + self.shared_parameters + self.router_parameters
         return (
             self.embedding_parameters * (1 if self.tied_embeddings else 2)
             + self.cached_layers * self.attention_parameters
             + (0 if self.indexer is None else self.indexer.layers * self.indexer_parameters)
             + (self.layers - self.cached_layers) * self.linear_parameters
-            + dense_layers * self.dense_ffn_parameters
+            + self.extra_parameters
+            + self.plain_layers * self.dense_ffn_parameters
             + self.moe_layers * sparse_layer
             + self.norm_parameters
         )
@@ -306,7 +334,7 @@ def _stored(config: ConfigFile, layers: LayerCounts) -> Quantisation:
         return unquantised(layers)
     from blis_py.models._quantisation import read_quantisation  # imported only where needed
 
-    return read_quantisation(section, layers)
+    return read_quantisation(section, layers, config.text("expert_dtype", default=""))
 
 
 def same_sizes(one: ModelShape, other: ModelShape) -> bool:
@@ -322,7 +350,11 @@ def known_models() -> list[str]:
 
 def _shape(name: str, config: ConfigFile) -> ModelShape:
     config, model_type, notes = understood(config, name)
-    layers = config.count("num_hidden_layers", most=_MAX_LAYERS)
+    if not config.has("layers_block_type"):
+        config.count("num_hidden_layers")
+    limit = _max_positions(config, model_type)
+    kinds = layer_kinds(config, model_type, limit)
+    layers = len(kinds.attention)
     hidden = config.count("hidden_size")
     heads = config.count("num_attention_heads")
     kv_heads = config.count("num_key_value_heads", default=heads)
@@ -331,29 +363,30 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     if not config.has("head_dim") and not config.has("kv_lora_rank") and hidden % heads:
         raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
     dtype_bytes = _dtype_bytes(config)
-    sparse = _sparse_layers(config, layers)
-    latent, linear = read_latent(config, layers, model_type.sparse), read_linear(config, layers)
-    without_cache = _linear_layers(config, layers) if linear else []
+    latent, linear = read_latent(config, layers, model_type.sparse), read_linear(config, len(kinds.linear))
+    compressed = read_compressed(config, layers)
     stored = _stored(
         config,
         LayerCounts(
-            layers,
-            sparse,
-            [layer for layer in range(layers) if layer not in sparse],
-            [layer for layer in range(layers) if layer not in without_cache],
+            kinds.modules,
+            kinds.sparse,
+            kinds.dense,
+            kinds.cached,
             heads,
             kv_heads,
             dtype_bytes,
-            linear=without_cache,
-            latent_weights=latent.matrices(hidden, heads) if latent else (),
+            linear=kinds.linear,
+            linear_kind=linear.kind if linear else "gdn",
+            latent_weights=_latent_weights(latent, compressed, hidden, heads),
             indexed=indexed_layers(config, layers) if latent and latent.indexer else (),
+            beside=config.flag("enable_moe_block", default=False),
+            gated=model_type.gated,
         ),
     )
     if latent and latent.indexer:
         latent = replace(latent, indexer=replace(latent.indexer, weight_bytes=stored.indexer))
-    limit = _max_positions(config, model_type)
     further = config.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
-    window, windowed = _windows(config, model_type, layers, limit)
+    window, windowed = window_of(config), kinds.count(WINDOW)
     if windowed:
         notes.append(
             f"{windowed} of the {layers} layers of {name} attend to {window:,} tokens at most, and are "
@@ -378,14 +411,31 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         windowed_layers=windowed,
         latent=latent,
         linear=linear,
-        gated_attention=config.flag("attn_output_gate", default=False),
+        compressed=compressed,
+        blocks=read_blocks(config, layers),
+        full_heads=read_full_heads(config, heads),
+        gated_attention=config.flag("attn_output_gate", "mla_use_output_gate", default=False),
         norm_over_heads=config.text("qk_norm_type", default="") == "per_layer",
+        residual_streams=config.count("hc_mult", default=1),
         further_layers=further,
         further_embeddings=config.flag("mtp_use_dedicated_embeddings", default=further > 0),
         image_encoder=None if model_type.images_off else _image_encoder(config),
+        kinds=kinds.runs,
         notes=(*notes, *stored.notes),
-        **_feed_forward(config, model_type, layers - len(sparse)),
+        **_feed_forward(config, model_type, kinds),
     )
+
+
+def _latent_weights(
+    latent: LatentAttention | None, compressed: CompressedAttention | None, hidden: int, heads: int
+) -> Sequence[int]:
+    """Weights of a layer's attention that are not those of grouped queries; see `LayerCounts`."""
+    if latent is not None:
+        return latent.matrices(hidden, heads)
+    if compressed is None:
+        return ()
+    outputs = compressed.output_parameters(hidden, heads)
+    return sum(compressed.matrices(hidden, heads)) - outputs, 0, outputs
 
 
 def _image_encoder(config: ConfigFile) -> tuple[int, int] | None:
@@ -396,19 +446,23 @@ def _image_encoder(config: ConfigFile) -> tuple[int, int] | None:
     return layers, section.count("hidden_size", "vt_hidden_size", default=_USUAL_ENCODER[1])
 
 
-def _feed_forward(config: ConfigFile, model_type: ModelType, dense_layers: int) -> dict[str, Any]:
-    config.check_alike(*_EXPERTS)
+def _feed_forward(config: ConfigFile, model_type: ModelType, kinds: LayerKinds) -> dict[str, Any]:
+    matrices = {"ffn_matrices": 3 if model_type.gated else 2, "bare_layers": kinds.bare}
+    config.check_alike(*EXPERTS)
     config.check_alike(*_EXPERTS_PER_TOKEN)
-    experts = config.count(*_EXPERTS, default=0, least=0)
+    experts = config.count(*EXPERTS, default=0, least=0)
     if experts < 2:
-        return {"intermediate": config.count("intermediate_size")}
+        return {"intermediate": config.count("intermediate_size"), **matrices}
     per_token = config.count(*_EXPERTS_PER_TOKEN)
     if per_token > experts:
         raise config.error(config.key(*_EXPERTS_PER_TOKEN), f"more than the {experts} experts", per_token)
     width = config.count("moe_intermediate_size", "intermediate_size")
     shared = config.count(*_SHARED_EXPERTS, default=model_type.shared_experts, least=0) * width
+    if config.flag("enable_moe_block", default=False):  # a dense feed-forward beside the experts
+        shared = config.count("intermediate_size")
     return {
-        "intermediate": config.count("intermediate_size_mlp", "intermediate_size", default=width),
+        **matrices,
+        "intermediate": config.count(*_DENSE_WIDTH, default=width),
         "experts": experts,
         "experts_per_token": per_token,
         "moe_intermediate": width,
@@ -419,70 +473,9 @@ def _feed_forward(config: ConfigFile, model_type: ModelType, dense_layers: int) 
         else model_type.routing,
         "router_fp32": model_type.router_fp32,
         "interleave_step": config.count("interleave_moe_layer_step", default=0, least=0),
-        "dense_layers": dense_layers,
+        "dense_layers": len(kinds.dense),
+        "expert_hidden": config.count("moe_latent_size", "routed_expert_hidden_size", default=0, least=0),
     }
-
-
-def _sparse_layers(config: ConfigFile, layers: int) -> frozenset[int]:
-    """Indices of layers with routed experts: those listed, or all except the first k, those listed as dense,
-    and those between every n-th."""
-    if config.count(*_EXPERTS, default=0, least=0) < 2:
-        return frozenset()
-    if config.has("moe_layers"):
-        return frozenset(_layers_of(config, "moe_layers", layers))
-    first = config.count("first_k_dense_replace", default=0, least=0)
-    if first > layers:
-        raise config.error("first_k_dense_replace", f"more than the {layers} layers", first)
-    dense = set(_layers_of(config, "mlp_only_layers", layers))
-    every = config.count("interleave_moe_layer_step", default=0, least=0) or config.count(
-        "decoder_sparse_step", default=1
-    )
-    return frozenset(
-        layer for layer in range(first, layers) if layer not in dense and (layer + 1) % every == 0
-    )
-
-
-def _layers_of(config: ConfigFile, key: str, layers: int) -> list[int]:
-    """A list of layer indices."""
-    for layer in config.items(key):
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
-            raise config.error(key, f"must be numbers of the {layers} layers", layer)
-    return list(config.items(key))
-
-
-def _linear_layers(config: ConfigFile, layers: int) -> list[int]:
-    """Indices of the layers of linear attention."""
-    kinds = config.texts("layer_types")
-    if kinds:
-        return [layer for layer, kind in enumerate(kinds) if kind == "linear_attention"]
-    every = config.count("full_attention_interval", default=4)
-    return [layer for layer in range(layers) if (layer + 1) % every]
-
-
-def _windows(config: ConfigFile, model_type: ModelType, layers: int, limit: int) -> tuple[int, int]:
-    """(window in tokens, number of windowed layers). A window as long as the longest sequence counts as
-    none."""
-    if 0 in config.items("attn_type_list"):
-        raise config.error("attn_type_list", "layers of linear attention are not modelled", 0)
-    kinds = config.texts("layer_types")
-    for kind in kinds:
-        needed = _NEEDED.get(kind)
-        if kind not in _WINDOWED or (needed and not config.has(needed)):
-            problem = "layers of this kind are not modelled"
-            raise config.error("layer_types", problem, kind, "use another model")
-    if kinds and len(kinds) != layers:
-        raise config.error("layer_types", f"must name each of the {layers} layers", len(kinds))
-    window = config.count("sliding_window", "attention_chunk_size", default=0, least=0)
-    if not config.flag("use_sliding_window", default=True) or not 0 < window < limit:
-        return window, 0
-    if kinds:
-        return window, sum(_WINDOWED[kind] for kind in kinds)
-    if config.items("no_rope_layers"):
-        return window, sum(map(bool, config.items("no_rope_layers")))
-    every = config.count("sliding_window_pattern", default=model_type.window_every)
-    first = config.count("max_window_layers", default=0, least=0)
-    full = layers // every if every > 1 else min(first, layers)
-    return window, layers - full
 
 
 def _dtype_bytes(config: ConfigFile) -> int:

@@ -22,7 +22,7 @@ from blis_py.models.hf_config import ConfigFile, names_of
 class ModelType(NamedTuple):
     """Differences between the configs of a type and those of a plain decoder.
 
-    Each is a decoder with grouped-query attention and gated (three-matrix) feed-forward layers.
+    Unless keys say otherwise each is a decoder with grouped-query attention and gated feed-forward layers.
     """
 
     reads: Collection[str] = ()
@@ -45,6 +45,8 @@ class ModelType(NamedTuple):
     """Whether `max_position_embeddings` includes the stretching by RoPE scaling, for any rule."""
     defaults: Mapping[str, Any] = MappingProxyType({})
     """Values of the library's class for keys that published configs leave out."""
+    gated: bool = True
+    """Whether feed-forward layers have a gate: three matrices, not two."""
     images_off: bool = False
     """Whether engines serve its text alone by default (`ModelConfig` of SGLang)."""
 
@@ -56,7 +58,9 @@ _EXPERTS = (
     "num_local_experts",
     "n_routed_experts",
     "num_experts_per_tok",
+    "num_experts_per_token",
     "experts_per_token",
+    "top_k_experts",
 )
 """The library writes both its own names and those of the type."""
 _LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -102,6 +106,56 @@ _QWEN_HYBRID = ModelType(
         "decoder_sparse_step",
         "mlp_only_layers",
     )
+)
+_COMPRESSED = ModelType(
+    reads=(
+        *_EXPERTS,
+        *("moe_intermediate_size", "n_shared_experts", "expert_dtype", "hc_mult"),
+        *("compress_ratios", "q_lora_rank", "o_lora_rank", "o_groups", "qk_rope_head_dim", "sliding_window"),
+        *("index_n_heads", "index_head_dim", "index_topk"),
+    ),
+    without_effect=(
+        *("hc_eps", "hc_sinkhorn_iters", "num_hash_layers", "compress_rope_theta", "swiglu_limit"),
+    ),
+)
+_STATE_SPACE = ModelType(
+    reads=(
+        *_EXPERTS,
+        *("hybrid_override_pattern", "layers_block_type"),
+        *("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
+        *("mamba_ssm_cache_dtype", "mamba_ssm_dtype"),
+        *("moe_intermediate_size", "moe_latent_size", "n_shared_experts"),
+        "moe_shared_expert_intermediate_size",
+    ),
+    without_effect=(
+        *("chunk_size", "expand", "mamba_hidden_act", "mamba_proj_bias", "mlp_hidden_act", "use_conv_bias"),
+        *("num_logits_to_keep", "rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels"),
+        *("time_step_floor", "time_step_max", "time_step_min", "time_step_limit", "time_step_rank"),
+        *("layer_norm_epsilon", "moe_shared_expert_overlap"),
+        *("mtp_hybrid_override_pattern", "mtp_layers_block_type"),
+    ),
+    routing="balanced",
+    gated=False,
+)
+_KIMI_LINEAR = ModelType(
+    reads=(
+        *_DEEPSEEK.reads,
+        *("num_shared_experts", "linear_attn_config", "routed_expert_hidden_size", "mla_use_output_gate"),
+        "moe_router_activation_func",
+    ),
+    without_effect=(
+        *("mla_use_nope", "use_grouped_topk", "num_expert_group", "moe_layer_freq", "latent_moe_use_norm"),
+        *("activation_situ_beta", "activation_situ_linear_beta", "attn_res_block_size"),
+    ),
+)
+_GEMMA_4 = ModelType(
+    reads=(
+        *(*_EXPERTS, *_WINDOWS, "sliding_window_pattern"),
+        *("enable_moe_block", "moe_intermediate_size", "global_head_dim", "num_global_key_value_heads"),
+    ),
+    without_effect=("attention_k_eq_v",),
+    window_every=6,
+    tied_embeddings=True,
 )
 _LING = ModelType(
     reads=(
@@ -178,6 +232,30 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         without_effect=("use_routing_bias",),
         router_fp32=True,
     ),
+    "minimax_m3": ModelType(
+        reads=(
+            *_EXPERTS,
+            *("moe_intermediate_size", "n_shared_experts", "shared_intermediate_size"),
+            *("dense_intermediate_size", "first_k_dense_replace", "sparse_attention_config"),
+        ),
+        without_effect=(
+            *("use_routing_bias", "moe_layer_freq", "use_gemma_norm", "swiglu_alpha", "swiglu_limit"),
+            "qk_norm_type",
+        ),
+        router_fp32=True,
+    ),
+    "gemma4_text": _GEMMA_4,
+    "nemotron_h": _STATE_SPACE,
+    "kimi_linear": _KIMI_LINEAR,
+    "deepseek_v4": _COMPRESSED,
+    "deepseek_ref": _COMPRESSED,
+    "mimo": ModelType(reads=_QWEN_WINDOWS, without_effect=("use_mrope",)),
+    "glm4_moe_lite": _DEEPSEEK,
+    "phi3": ModelType(reads=_WINDOWS),
+    "step3p7": ModelType(
+        reads=(*_EXPERTS, *_WINDOWS, "moe_intermediate_size", "n_shared_experts", "first_k_dense_replace"),
+        without_effect=("share_expert_dim",),
+    ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
@@ -220,7 +298,7 @@ _OF_THE_NETWORK = _keys(
     rope_theta rope_local_base_freq rope_interleave partial_rotary_factor rotary_dim rotary_emb_base
     original_max_position_embeddings query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping
     use_bidirectional_attention attention_multiplier embedding_multiplier residual_multiplier logits_scaling
-    vocab_size_per_layer_input use_rmsnorm norm_head norm_softmax tie_encoder_decoder
+    vocab_size_per_layer_input output_gate_type use_rmsnorm norm_head norm_softmax tie_encoder_decoder
     """
 )
 _OF_THE_ROUTER = _keys(
@@ -263,34 +341,23 @@ _SSM = "state-space layers are not modelled"
 _TWO_KINDS = "attention layers of different shapes are not modelled"
 _LAYERS_DIFFER = "layers of different shapes are not modelled"
 
-_COMPRESSED = "attention over compressed keys, with grouped outputs (DeepSeek-V4), is not modelled"
 NOT_MODELLED: Mapping[str, str] = {
-    **dict.fromkeys(("o_lora_rank", "o_groups", "compress_ratios"), _COMPRESSED),
-    "linear_attn_config": _LINEAR,
     "lightning_attention": _LINEAR,
     "ssm_cfg": _SSM,
     "state_size": _SSM,
     "mamba_d_state": _SSM,
     "mamba_d_ssm": _SSM,
-    "mamba_num_heads": _SSM,
     "mamba_n_heads": _SSM,
-    "hybrid_override_pattern": _SSM,
     "attn_layer_period": _SSM,
     "lru_width": "recurrent layers are not modelled",
     "conv_L_cache": "convolution layers are not modelled",
-    "sparse_attention_config": "sparse attention of this kind is not modelled",
-    "global_head_dim": _TWO_KINDS,
-    "num_global_key_value_heads": _TWO_KINDS,
     "swa_num_attention_heads": _TWO_KINDS,
-    "attention_k_eq_v": "keys that serve as values are not modelled",
     "num_kv_shared_layers": "layers that share a KV cache are not modelled",
     "cla_share_factor": "layers that share a KV cache are not modelled",
     "hidden_size_per_layer_input": "embeddings per layer are not modelled",
     "altup_num_inputs": "alternating updates are not modelled",
     "use_double_wide_mlp": _LAYERS_DIFFER,
     "block_configs": _LAYERS_DIFFER,
-    "enable_moe_block": "experts beside a dense feed-forward are not modelled",
-    "top_k_experts": "experts beside a dense feed-forward are not modelled",
     "zero_expert_num": "experts that compute nothing are not modelled",
     "cross_attention_layers": "cross-attention is not modelled",
     "is_encoder_decoder": "encoder-decoder models are not modelled",
@@ -300,14 +367,12 @@ NOT_MODELLED: Mapping[str, str] = {
 counts."""
 
 REFUSED_TYPES: Mapping[str, str] = {
-    "deepseek_v4": _COMPRESSED,
-    **dict.fromkeys(("kimi_linear", "minimax"), _LINEAR),
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "zamba2", "nemotron_h"), _SSM),
+    "minimax": _LINEAR,
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "zamba2"), _SSM),
     **dict.fromkeys(
         ("falcon", "gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2"),
         "feed-forward layers without a gate are not modelled",
     ),
-    "gemma4_text": _TWO_KINDS,
     "gemma3n_text": "embeddings per layer are not modelled",
 }
 """Model types that cannot be priced, if none of their keys is already in `NOT_MODELLED`."""

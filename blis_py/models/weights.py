@@ -81,6 +81,10 @@ class LayerCounts:
     latent_weights: Sequence[int] = ()
     """Weights of latent attention: of the projections down and of queries, of the expansion, of the
     output."""
+    linear_kind: str = "gdn"
+    """Kind of the layers `linear`; see `linear_attention`."""
+    beside: bool = False
+    """Whether experts stand beside a dense feed-forward, which then takes the place of shared ones."""
     gated: bool = True
     """Whether feed-forward layers have three matrices."""
 

@@ -52,7 +52,7 @@ def test_a_gpu_is_found_by_its_usual_spellings(spelling: str, name: str) -> None
 
 
 def test_an_unknown_gpu_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"--gpu: unknown gpu.*TPUv5.*use one of a10, a100-40, .*, b200"):
+    with pytest.raises(InputError, match=r"--gpu: unknown gpu.*TPUv5.*one of a10, a100-40, .*, b200"):
         load_gpu("TPUv5")
 
 
@@ -69,7 +69,7 @@ def test_the_constants_of_the_published_formula_are_the_datasheets() -> None:
 def test_figures_are_plausible(gpu: GpuSpec) -> None:
     assert 20 * GIB < gpu.memory_bytes < 300 * GIB
     assert 0.91 * gpu.memory_bytes < gpu.visible_memory_bytes < gpu.memory_bytes
-    assert 1e14 < gpu.fp16_flops < 1e16
+    assert 5e13 < gpu.fp16_flops < 1e16
     assert gpu.fp8_flops in (0, pytest.approx(2 * gpu.fp16_flops, rel=0.02))
     trades_int8_for_fp4 = gpu.name in ("B300", "GB300")
     assert gpu.int8_flops == 0 or trades_int8_for_fp4 or gpu.int8_flops >= 1.9 * gpu.fp16_flops

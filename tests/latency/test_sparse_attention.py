@@ -88,16 +88,6 @@ def test_layers_that_reuse_a_selection_have_no_indexer(tmp_path: Path) -> None:
         (V3_2, {"index_n_heads": ...}, "index_n_heads: missing"),
         (V3_2, {"kv_lora_rank": ...}, "kv_lora_rank: missing"),
         (V3_2, {"q_lora_rank": ...}, "q_lora_rank: missing"),
-        (
-            V3_2,
-            {"model_type": "deepseek_v4"},
-            "model_type: attention over compressed keys",
-        ),
-        (
-            V3_2,
-            {"model_type": "deepseek_v4", "kv_lora_rank": ..., "o_groups": 8},
-            "o_groups: attention over compressed keys",
-        ),
         (GLM_5, {"indexer_types": ["full"] * 77}, "indexer_types: must be full or shared for each of the 78"),
         (GLM_5, {"indexer_types": ["none"] * 78}, "indexer_types: must be full or shared for each of the 78"),
         ("qwen3-14b", {"model_type": "qwen9", "index_topk": 2048}, "kv_lora_rank: missing"),

@@ -1,4 +1,4 @@
-"""`blis models`: the models that are bundled, and those that are known and not priced."""
+"""`blis models`: the models that are bundled."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from blis_py.cli.flags.flag import Flags
 from blis_py.cli.verbs._listing import GROUPS, show
-from blis_py.errors import InputError
-from blis_py.files.profiles import known_names, published_name, refused_names
+from blis_py.files.profiles import known_names, published_name
 from blis_py.hardware.capacity import model_weight_bytes
 from blis_py.models.model_shape import PRICED_AS_FULL, ModelShape, load_model
 
@@ -27,9 +26,9 @@ _COLUMNS = {
 
 
 def models(flags: Flags) -> None:
-    """List the bundled models, their sizes, and what is refused and why."""
+    """List the bundled models and their sizes."""
 
-    rows = [_row(name) for name in (*known_names("models"), *refused_names("models"))]
+    rows = [_row(name) for name in known_names("models")]
     more = (
         "Spellings as on the hub are understood, with -Instruct, -Chat or a date behind (Qwen/Qwen3-14B).",
         "Any other model: --model FOLDER with its config.json, or --model-config FILE.",
@@ -38,14 +37,7 @@ def models(flags: Flags) -> None:
 
 
 def _row(name: str) -> dict[str, Any]:
-    """Sizes of a model as far as they are known, and the reason why it is not priced."""
-    row: dict[str, Any] = dict.fromkeys(_COLUMNS)
-    row |= {"name": name, "published_as": published_name("models", name), "notes": [], "priced": False}
-    try:
-        row |= _sizes(load_model(name))
-    except InputError as error:
-        return row | {"remarks": f"refused: {error.problem}"}
-    return row | {"priced": True}
+    return {"name": name, "published_as": published_name("models", name), **_sizes(load_model(name))}
 
 
 def _sizes(shape: ModelShape) -> dict[str, Any]:
