@@ -4,10 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from blis_py.models.model_shape import ModelShape
+from blis_py.models.attention_shapes import Indexer, LatentAttention
+from blis_py.models.block_attention import BlockIndexer
+from blis_py.models.compressed_attention import CompressedAttention
+from blis_py.models.grouped_heads import GroupedHeads
+from blis_py.models.linear_attention import LinearAttention
+
+
+class CachedLayers(Protocol):
+    """The part of a `ModelShape` that decides what is cached."""
+
+    @property
+    def compressed(self) -> CompressedAttention | None: ...
+
+    @property
+    def latent(self) -> LatentAttention | None: ...
+
+    @property
+    def indexer(self) -> Indexer | None: ...
+
+    @property
+    def linear(self) -> LinearAttention | None: ...
+
+    @property
+    def blocks(self) -> BlockIndexer | None: ...
+
+    @property
+    def full_heads(self) -> GroupedHeads | None: ...
+
+    @property
+    def cached_layers(self) -> int: ...
+
+    @property
+    def windowed_layers(self) -> int: ...
+
+    @property
+    def sliding_window(self) -> int: ...
+
+    @property
+    def kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def kv_dtype_bytes(self) -> int: ...
 
 
 class LayerGroup(NamedTuple):
@@ -21,7 +64,7 @@ class LayerGroup(NamedTuple):
     kind: str = "full"
 
 
-def layer_groups(shape: ModelShape, tp: int = 1) -> Iterator[LayerGroup]:
+def layer_groups(shape: CachedLayers, tp: int = 1) -> Iterator[LayerGroup]:
     """The layers with a KV cache.
 
     Latent, compressed and index keys are as large on every rank; heads of keys and values are divided among
@@ -54,11 +97,11 @@ def layer_groups(shape: ModelShape, tp: int = 1) -> Iterator[LayerGroup]:
         yield LayerGroup(chosen, plain + index_bytes, 0, "blocks")
 
 
-def _heads_bytes(shape: ModelShape, kv_heads: int, head_dim: int, tp: int) -> int:
+def _heads_bytes(shape: CachedLayers, kv_heads: int, head_dim: int, tp: int) -> int:
     return ceil(kv_heads / tp) * 2 * head_dim * shape.kv_dtype_bytes
 
 
-def sequence_bytes(shape: ModelShape, tp: int) -> int:
+def sequence_bytes(shape: CachedLayers, tp: int) -> int:
     """Bytes on one rank that a sequence of any length has: states of linear attention, and what a compressed
     cache keeps uncompressed."""
     states = 0 if shape.linear is None else shape.linear.sequence_bytes // tp
