@@ -6,11 +6,13 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from blis_py.config.layers import flatten
-from blis_py.config.loader import as_dict, load_config
+from blis_py.config.loader import as_dict, load_config, pool_configs
 from blis_py.config.models import RunConfig
+from blis_py.config.pools import OVERRIDES, PoolSection
 from blis_py.errors import InputError
 from blis_py.files.profiles import stem_of
 from blis_py.files.yaml_files import parse_yaml
@@ -19,6 +21,10 @@ OWN = "# blis:"
 _LINE = re.compile(r"(?m)^# blis: (.*)$")
 _OF_A_LOAD = ("workload", "slo", "goodput", "goodput_by_class", "seed", "horizon", "drain", "given")
 """Settings of a run that are no server's."""
+_OF_POOLS_ALONE = ("price_per_hour", "weight", "routing_policy", "routing_scorers")
+"""Settings that pools have and configurations have not."""
+_OF_SIDES = ("prefill_", "decode_", "shared_", "xpyd")
+"""Beginnings of the settings of pools for prefill and decode."""
 _DECIDING = ("engine", "gpu", "latency.model")
 """Settings from which others are derived."""
 _MOST_ROUNDS = 4
@@ -63,12 +69,42 @@ def _quoted(text: str) -> str:
 
 
 def server_settings(config: RunConfig) -> dict[str, Any]:
-    """All settings of a configuration but those of its load, by configuration key."""
+    """All settings of a configuration but those of its load, by configuration key; pools as `pools` alone,
+    whatever they were written as."""
+    leaves = _leaves(config)
+    if not config.all_pools:
+        return leaves
+    kept = {k: v for k, v in leaves.items() if not k.startswith(("disaggregation.", "num_instances"))}
+    apart = config.disaggregation
+    names = (each.name for each in fields(apart) if not each.name.startswith(_OF_SIDES))
+    kept |= {f"disaggregation.{name}": getattr(apart, name) for name in names}
+    return {**kept, "pools": [_pool(pool, own, leaves) for pool, own in pool_configs(config)]}
+
+
+def _leaves(config: RunConfig) -> dict[str, Any]:
     leaves = flatten(as_dict(config), RunConfig)
     kept = {key: value for key, value in leaves.items() if key.partition(".")[0] not in _OF_A_LOAD}
     if config.model is not None:
         kept["model"] = stem_of("models", config.model) or config.model
     return kept
+
+
+def _pool(pool: PoolSection, own: RunConfig, common: Mapping[str, Any]) -> dict[str, Any]:
+    """A pool with everything in which its instances differ from the configuration."""
+    found: dict[str, Any] = {"name": pool.name, "role": pool.role, "count": pool.count}
+    for name in _OF_POOLS_ALONE:
+        value = getattr(pool, name)
+        if value is not None:
+            found[name] = value
+    for key, value in _leaves(own).items():
+        section, _, leaf = key.partition(".")
+        if section not in OVERRIDES or common.get(key) == value:
+            continue
+        if leaf:
+            found.setdefault(section, {})[leaf] = value
+        else:
+            found[key] = value
+    return found
 
 
 def _plain(key: str, value: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from blis_py.config.loader import dump
 from blis_py.files.cells import harmless
 from blis_py.planning import serving
+from blis_py.planning.fleet_script import fleet_script
 from blis_py.planning.report_data import summary
 from blis_py.planning.report_text import answer
 from blis_py.planning.result import PlanResult, Standing
@@ -28,6 +29,9 @@ def fill(folder: Path, plan: PlanResult, *, plots: bool = True) -> None:
             "trtllm.sh": serving.trtllm_script(plan.best),
             "llm-d-values.yaml": serving.llmd_values(plan.best),
         }
+    elif plan.best.outcome.facts.get("schedulers"):
+        script = fleet_script(plan.best)
+        texts |= {} if script is None else dict([script])
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     if plan.standings:

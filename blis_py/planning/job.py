@@ -102,7 +102,7 @@ def outcome_from(values: dict[str, Any]) -> JobOutcome:
         _all([measured], (int, float, NoneType))
         _all([limit], (int, float))
     facts = _mapping(read.facts)
-    _mapping(facts["scheduler"])
+    _mapping(facts["scheduler"] if "scheduler" in facts else facts["schedulers"])
     _all(
         [read.verdict, *(facts[name] for name in ("capacity", "models", "provenance")), *facts["notes"]], str
     )

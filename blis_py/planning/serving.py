@@ -32,7 +32,8 @@ def published_model(name: str | None, config: str | None = None) -> str:
     return published_name("models", stem) if stem else str(name)
 
 
-def _model(best: Candidate) -> str:
+def model_of(best: Candidate) -> str:
+    """The model's name on the hub."""
     return published_model(best.config.model, best.config.model_config)
 
 
@@ -92,30 +93,32 @@ def sglang_arguments(best: Candidate) -> list[str]:
         arguments.append("--disable-radix-cache")
     if not settings["async_scheduling"]:
         arguments.append("--disable-overlap-schedule")
+    if settings["batch_former"] == "running-first":
+        arguments.append("--enable-mixed-chunk")
     return arguments
 
 
 def vllm_script(best: Candidate) -> str:
     """A shell script that starts one vLLM instance."""
-    command = ["vllm", "serve", _model(best), *vllm_arguments(best)]
-    return _completed(_script(best, ["exec " + shlex.join(command)], _cannot_vllm(best)), best, "vllm")
+    command = ["vllm", "serve", model_of(best), *vllm_arguments(best)]
+    return completed(_script(best, ["exec " + shlex.join(command)], _cannot_vllm(best)), best, "vllm")
 
 
 def sglang_script(best: Candidate) -> str:
-    command = ["python", "-m", "sglang.launch_server", "--model-path", _model(best)]
+    command = ["python", "-m", "sglang.launch_server", "--model-path", model_of(best)]
     line = "exec " + shlex.join([*command, *sglang_arguments(best)])
-    return _completed(_script(best, [line], _cannot_sglang(best)), best, "sglang")
+    return completed(_script(best, [line], _cannot_sglang(best)), best, "sglang")
 
 
 def trtllm_script(best: Candidate) -> str:
     """A shell script that writes a file of options and starts one instance of TensorRT-LLM."""
-    lines = trtllm_lines(best.config, _model(best), _caches(_scheduler(best)))
-    return _completed(_script(best, lines, _cannot_trtllm(best)), best, "trtllm")
+    lines = trtllm_lines(best.config, model_of(best), _caches(_scheduler(best)))
+    return completed(_script(best, lines, _cannot_trtllm(best)), best, "trtllm")
 
 
 def llmd_values(best: Candidate) -> str:
     """Values for the chart llm-d-modelservice."""
-    model = _model(best)
+    model = model_of(best)
     container = {
         "name": "vllm",
         "modelCommand": "vllmServe",
@@ -135,7 +138,7 @@ def llmd_values(best: Candidate) -> str:
     }
     lines = [f"# {best}", "# Add image, secrets and gateway; the router is llm-d's own."]
     text = "\n".join([*lines, *(f"# {line}" for line in _cannot_vllm(best)), dump_yaml(values)])
-    return _completed(text, best, "vllm")
+    return completed(text, best, "vllm")
 
 
 def engine_of(config: RunConfig) -> str:
@@ -143,13 +146,13 @@ def engine_of(config: RunConfig) -> str:
     return "vllm" if config.memory == "blis" else config.memory
 
 
-def _completed(text: str, best: Candidate, engine: str) -> str:
-    """The file with the settings that its flags do not say, so that it is read back as what was simulated.
+def completed(text: str, best: Candidate, engine: str) -> str:
+    """The file with the settings that its flags do not set, so that it is read back as what was simulated.
 
     Files of another engine than the simulated one stay as they are.
     """
-    config = replace(best.config, num_instances=best.instances)
-    if engine_of(config) != engine or config.all_pools:
+    config = best.config if best.config.all_pools else replace(best.config, num_instances=best.instances)
+    if engine_of(config) != engine:
         return text
     flags = read_text_of(text, {"engine": config.engine}).values
     del flags["engine"]  # no flag names it, but the image, which is left to the reader
@@ -166,6 +169,11 @@ def _script(best: Candidate, commands: list[str], cannot: list[str]) -> str:
     return "\n".join([*lines, *commands, ""])
 
 
+def cannot(best: Candidate, engine: str) -> list[str]:
+    """Lines on what an engine does otherwise than was simulated."""
+    return {"vllm": _cannot_vllm, "sglang": _cannot_sglang, "trtllm": _cannot_trtllm}[engine](best)
+
+
 def _cannot_vllm(best: Candidate) -> list[str]:
     settings = _scheduler(best)
     lines = []
@@ -173,7 +181,7 @@ def _cannot_vllm(best: Candidate) -> list[str]:
         lines.append(f"vLLM has no scheduling policy {settings['scheduler']}: it {_SIMULATED_ONLY}")
     if settings["prefix_cache"] == "radix":
         lines.append(f"vLLM's prefix cache is by hash: the radix tree {_SIMULATED_ONLY}")
-    return lines + _cannot_any(settings)
+    return lines + _cannot_form(settings, "running-first")
 
 
 def _cannot_sglang(best: Candidate) -> list[str]:
@@ -187,7 +195,7 @@ def _cannot_sglang(best: Candidate) -> list[str]:
         lines.append(
             "SGLang sizes its KV pool by --mem-fraction-static: compare the pool with the capacity simulated"
         )
-    return lines + _cannot_any(settings)
+    return lines + _cannot_form(settings, "prefill-only", "running-first")
 
 
 def _cannot_trtllm(best: Candidate) -> list[str]:
@@ -199,19 +207,24 @@ def _cannot_trtllm(best: Candidate) -> list[str]:
         lines.append("TensorRT-LLM replicates attention on every GPU or on none: other numbers are simulated")
     if best.config.memory != "trtllm":
         lines.append("TensorRT-LLM's share is of the memory that is free after loading: compare the pools")
-    former = settings["batch_former"]
-    return lines + ([f"batches formed {former} {_SIMULATED_ONLY}"] if former != "in-flight" else [])
+    return lines + _cannot_form(settings, "in-flight")
 
 
-def _cannot_any(settings: dict[str, Any]) -> list[str]:
+def _cannot_form(settings: dict[str, Any], *formers: str) -> list[str]:
+    """A line where batches are formed in none of these ways."""
     former = settings["batch_former"]
-    return [f"batches formed {former} {_SIMULATED_ONLY}"] if former != "running-first" else []
+    return [f"batches formed {former} {_SIMULATED_ONLY}"] if former not in formers else []
 
 
 def _scheduler(best: Candidate) -> dict[str, Any]:
     """The scheduler settings as resolved."""
     resolved: dict[str, Any] = best.outcome.facts["scheduler"]
     return resolved
+
+
+def caches(best: Candidate) -> bool:
+    """Whether prompts are cached."""
+    return _caches(_scheduler(best))
 
 
 def _caches(settings: dict[str, Any]) -> bool:

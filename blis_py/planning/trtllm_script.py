@@ -13,8 +13,16 @@ OPTIONS = "trtllm-options.yaml"
 _CAPACITY = {"guaranteed-no-evict": "GUARANTEED_NO_EVICT", "blocks": "MAX_UTILIZATION"}
 
 
-def trtllm_lines(config: RunConfig, model: str, caches: bool) -> list[str]:
-    """The lines that write the options and start one instance."""
+def trtllm_lines(
+    config: RunConfig, model: str, caches: bool, *, file: str = OPTIONS, role: str = "", run: str = "exec {}"
+) -> list[str]:
+    """The lines that write the options and start one instance.
+
+    Args:
+        file: name of the file of options.
+        role: `CONTEXT` or `GENERATION` where it is for one phase alone.
+        run: the line that runs a command.
+    """
     served = config.scheduler
     command = [
         *("trtllm-serve", model, "--backend", "pytorch"),
@@ -26,8 +34,9 @@ def trtllm_lines(config: RunConfig, model: str, caches: bool) -> list[str]:
     ]
     if served.max_model_len is not None:
         command += ["--max_seq_len", str(served.max_model_len)]
+    command += ["--server_role", role] if role else []
     text = dump_yaml(trtllm_options(config, caches))
-    return [f"cat > {OPTIONS} <<'EOF'", text + "EOF", "exec " + shlex.join([*command, "--config", OPTIONS])]
+    return [f"cat > {file} <<'EOF'", text + "EOF", run.format(shlex.join([*command, "--config", file]))]
 
 
 def trtllm_options(config: RunConfig, caches: bool) -> Mapping[str, Any]:

@@ -10,11 +10,13 @@ import pytest
 
 import blis_py as blis
 from blis_py.config.engine import load_engine, names
-from blis_py.config.loader import load_config
+from blis_py.config.loader import load_config, pool_configs
 from blis_py.launch.own_settings import lines_of, own_settings, server_settings
 from blis_py.launch.reader import read_launch
 from blis_py.planning import serving
+from blis_py.planning.fleet_script import fleet_script
 from blis_py.planning.job import JobOutcome
+from blis_py.planning.result import Candidate
 
 RELEASES = {
     "vllm": [f"0.{minor}" for minor in range(10, 34)],
@@ -41,9 +43,8 @@ def planned(**settings: Any) -> Any:
     settings.setdefault("model", "llama-3.1-8b")
     simulation = blis.build(num_requests=3, **settings)
     config = simulation.config
-    best = SimpleNamespace(config=config, instances=config.num_instances)
-    best.outcome = JobOutcome(facts=simulation.schedulers())
-    return best
+    outcome = JobOutcome(facts=simulation.schedulers())
+    return Candidate({}, config.instances, config, 1, None, SimpleNamespace(), outcome)
 
 
 def written(best: Any) -> dict[str, str]:
@@ -129,3 +130,74 @@ def test_a_model_that_has_a_configuration_of_its_own_is_its_folder() -> None:
 )
 def test_lines_of_settings_are_read_back(settings: dict[str, Any]) -> None:
     assert own_settings("\n".join(lines_of(settings)), "file") == settings
+
+
+APART: dict[str, dict[str, Any]] = {
+    "pair": {"prefill_instances": 2, "decode_instances": 1, "prefill_tp": 2, "decode_tp": 4},
+    "unlike experts": {
+        "model": "qwen3-30b-a3b",
+        "xpyd": "1p2d",
+        "prefill_tp": 2,
+        "prefill_ep": 2,
+        "decode_tp": 4,
+        "decode_attention_dp": 4,
+        "decode_ep": 4,
+        "decode_max_num_seqs": 64,
+        "pd_link": "nvlink",
+    },
+    "beside shared ones": {
+        "prefill_instances": 1,
+        "decode_instances": 1,
+        "prefill_decode_instances": 1,
+        "decode_gpu": "h100",
+    },
+    "other pools": {
+        "pools": [
+            {"name": "new", "count": 2, "gpu": "b200", "price_per_hour": 3.0, "weight": 2.0},
+            {"name": "old", "count": 1, "tp": 2, "scheduler": {"max_num_seqs": 16}},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm-0.12", "sglang", "sglang-0.5.9", "trtllm"])
+@pytest.mark.parametrize("name", APART)
+def test_the_script_of_a_fleet_with_pools_is_read_back(engine: str, name: str, tmp_path: Path) -> None:
+    best = planned(engine=engine, gpu="h200", **APART[name])
+    found = fleet_script(best)
+    assert found is not None
+    file, text = found
+    back = read_back(text, file, tmp_path)
+    assert server_settings(back) == server_settings(best.config)
+    wanted, pools = (
+        [(each.name, each.count, server_settings(own)) for each, own in pool_configs(config)]
+        for config in (best.config, back)
+    )
+    assert pools == wanted
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_flags_alone_have_the_pools_of_a_fleet(engine: str) -> None:
+    best = planned(engine=engine, gpu="h200", **APART["unlike experts"])
+    found = fleet_script(best)
+    assert found is not None
+    flags = "\n".join(line for line in found[1].splitlines() if not line.startswith("# blis:"))
+    back = load_config(overrides={"gpu": "h200", **read_launch([flags]).values})
+    for (pool, own), (wanted, theirs) in zip(pool_configs(back), pool_configs(best.config), strict=True):
+        assert (pool.role, pool.count) == (wanted.role, wanted.count)
+        assert [own.tp, own.attention_dp, own.ep] == [theirs.tp, theirs.attention_dp, theirs.ep]
+        assert own.scheduler.max_num_seqs == theirs.scheduler.max_num_seqs
+        assert own.scheduler.max_num_batched_tokens == theirs.scheduler.max_num_batched_tokens
+
+
+def test_pools_of_several_engines_have_no_script() -> None:
+    pools = [{"name": "a", "engine": "vllm"}, {"name": "b", "engine": "sglang"}]
+    assert fleet_script(planned(gpu="h200", pools=pools)) is None
+
+
+@pytest.mark.parametrize("former", ["prefill-only", "running-first"])
+def test_a_script_of_sglang_forms_batches_as_simulated(former: str, tmp_path: Path) -> None:
+    text = serving.sglang_script(planned(engine="sglang", gpu="h200", batch_former=former))
+    assert "batches formed" not in text
+    assert ("--enable-mixed-chunk" in text) == (former == "running-first")
+    assert read_back(text, "sglang.sh", tmp_path).scheduler.batch_former == former
