@@ -53,6 +53,6 @@ def _commands(engine: str, side: Candidate, pool: PoolSection, port: int) -> Ite
         command += ["--disaggregation-mode", pool.role] if pool.role != "both" else []
     else:
         command = ["vllm", "serve", model, *serving.vllm_arguments(side)]
-        role = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES.get(pool.role)}
-        command += ["--kv-transfer-config", json.dumps(role)] if pool.role != "both" else []
+        transfer = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES.get(pool.role)}
+        command += ["--kv-transfer-config", json.dumps(transfer)] if pool.role != "both" else []
     yield run.replace("{}", shlex.join(command))
