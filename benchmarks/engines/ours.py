@@ -14,6 +14,7 @@ from benchmarks.engines.scenario import (
     accepted_drafts,
     prompt_tokens,
     token_ids,
+    valid_drafts,
 )
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.rank_schedulers import scheduler_of
@@ -116,6 +117,7 @@ class Drafts:
 
     def __init__(self, scenario: Scenario, drafts: int) -> None:
         self._drafts = drafts
+        self._asynchronous = scenario["async_scheduling"]
         self._specs = {spec["id"]: spec for spec in scenario["requests"]}
 
     def is_irregular(self, request: Request) -> bool:
@@ -123,8 +125,11 @@ class Drafts:
         return True
 
     def rows(self, request: Request) -> int:
-        """Positions of its next decode step."""
-        return 1 + self._drafts
+        """Positions of its next decode step. Drafts that its grammar forbids are left out without steps in
+        flight, and computed in vain with them."""
+        if self._asynchronous:
+            return 1 + self._drafts
+        return 1 + valid_drafts(self._specs[request.id], request.generated, self._drafts)
 
     def tokens(self, request: Request, step: int, rows: int) -> int:
         """Tokens that the step emits."""
@@ -149,4 +154,5 @@ def request_of(scenario: Scenario, spec: RequestSpec) -> Request:
         spec["priority"],
         block_keys=token_keys(known, scenario["block_size"]) if scenario["enable_prefix_caching"] else (),
         ends_by_eos=spec["output_tokens"] < limit,
+        constrained=spec.get("grammar", False),
     )

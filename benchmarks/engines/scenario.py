@@ -34,6 +34,8 @@ class RequestSpec(TypedDict, total=False):
     max_tokens: int
     """Limit of the client; 0 = none but the longest sequence."""
     priority: int
+    grammar: bool
+    """Whether a grammar constrains its answer; absent = no."""
     abort_step: int
     """Iteration before which the client aborts it, counted as `step`; absent = never."""
 
@@ -162,4 +164,12 @@ def answer_token(scenario: Scenario, request: RequestSpec, position: int) -> int
 
 def accepted_drafts(request: RequestSpec, position: int, drafts: int) -> int:
     """Drafts that a step accepts of those proposed behind output token number `position`."""
-    return (request["answer"] * 7 + position * 5 + position // 3) % (drafts + 1)
+    accepted = (request["answer"] * 7 + position * 5 + position // 3) % (drafts + 1)
+    return min(accepted, valid_drafts(request, position, drafts))
+
+
+def valid_drafts(request: RequestSpec, position: int, drafts: int) -> int:
+    """Drafts behind output token number `position`, from the first on, that the request's grammar allows."""
+    if not request.get("grammar"):
+        return drafts
+    return (request["answer"] * 3 + position * 2 + position // 5) % (drafts + 1)

@@ -26,7 +26,8 @@ _RANKS = (0, 24)
 _WAVE_STEPS = 300
 _LONG = 999
 """Segment of its prompt."""
-_DRAFTS = (0, 15)
+_DRAFTS = (0, 14)
+"""Before, a request keeps the drafts that it had when it was preempted, and verifies them later."""
 
 
 def config(scenario: Scenario, version: str) -> SchedulerConfig:
@@ -78,13 +79,21 @@ def of_ranks(rng: Random, release: Release, asynchronous: bool) -> Scenario:
 
 
 def with_drafts(rng: Random, release: Release, asynchronous: bool) -> Scenario:
-    """Decode steps that verify drafts which need no KV, as those of n-grams.
-
-    At the end of an answer vLLM verifies drafts beyond the client's limit, and while a step is in flight it
-    counts all of its drafts as accepted; ours does neither.
-    """
+    """Decode steps that verify drafts which need no KV, as those of n-grams."""
     scenario = scenarios.scenario(rng, release, asynchronous, further=FURTHER)
     scenario["settings"]["num_speculative_tokens"] = rng.randint(1, 4)
+    return scenario
+
+
+def with_grammars(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Grammars, compiled when their requests arrive, constrain some answers, and forbid some of the drafts if
+    there are any."""
+    if release >= _DRAFTS and rng.random() < 0.5:
+        scenario = with_drafts(rng, release, asynchronous)
+    else:
+        scenario = scenarios.scenario(rng, release, asynchronous, further=FURTHER)
+    for spec in scenario["requests"]:
+        spec["grammar"] = rng.random() < 0.6
     return scenario
 
 
@@ -93,7 +102,8 @@ def _variants() -> tuple[Variant, ...]:
         (mode, (), True, partial(scenarios.scenario, mode=mode, further=FURTHER))
         for mode in (scenarios.DEFAULTS, scenarios.EVERYTHING)
     ]
-    draws += [("attention DP", _RANKS, True, of_ranks), ("drafts", _DRAFTS, False, with_drafts)]
+    draws += [("attention DP", _RANKS, True, of_ranks), ("drafts", _DRAFTS, True, with_drafts)]
+    draws += [("grammars", (), True, with_grammars)]
     return tuple(
         Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous), max(since, loop_since), exact)
         for name, since, exact, draw in draws

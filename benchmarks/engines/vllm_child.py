@@ -11,7 +11,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,7 @@ from benchmarks.engines.scenario import (
     StepTrace,
     answer_limit,
     token_ids,
+    valid_drafts,
 )
 from benchmarks.engines.vllm_config import Section, vllm_config
 from benchmarks.engines.vllm_drive import Drive
@@ -73,11 +76,53 @@ class FinishReason(IntEnum):
 
 
 class StructuredOutputRequest:
-    """No request has a grammar."""
+    """Stands for vLLM's class of the same name: a grammar that is compiled when the request arrives.
+
+    Args:
+        valid_drafts: drafts that it allows behind an output token, by the number of that token and of drafts.
+    """
+
+    def __init__(self, valid_drafts: Callable[[int, int], int]) -> None:
+        self.valid_drafts = valid_drafts
+        self.grammar: Any = self
+        self.request: Any = None
 
     @staticmethod
-    def from_sampling_params(params: Any) -> None:
-        """None: no grammar."""
+    def from_sampling_params(params: Any) -> StructuredOutputRequest | None:
+        """The grammar of a request, if it has one."""
+        return None if params.valid_drafts is None else StructuredOutputRequest(params.valid_drafts)
+
+    def accept_tokens(self, name: str, tokens: list[int]) -> bool:
+        """Whether it allows tokens that were sampled under its mask."""
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        """Those drafts, from the first on, that it allows."""
+        return tokens[: self.valid_drafts(len(self.request._output_token_ids), len(tokens))]
+
+
+class Grammars:
+    """Stands for vLLM's `StructuredOutputManager`."""
+
+    def grammar_init(self, request: Any) -> None:
+        """Nothing: grammars are compiled."""
+
+    def should_advance(self, request: Any, **details: Any) -> bool:
+        """Whether a grammar constrains the output of a request."""
+        return request.structured_output_request is not None
+
+    def accept_tokens(self, request: Any, tokens: list[int]) -> bool:
+        """Whether a request's grammar allows tokens that were sampled under its mask."""
+        return True
+
+    def trim_reasoning_for_advance(self, request: Any, tokens: list[int]) -> list[int]:
+        """The tokens behind a model's reasoning: all of them."""
+        return tokens
+
+    def validate_tokens(self, request: Any, tokens: list[int]) -> list[int]:
+        """Those drafts, from the first on, that a request's grammar allows."""
+        grammar = request.structured_output_request
+        return tokens if grammar is None else grammar.validate_tokens(tokens)
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -86,6 +131,7 @@ def _ceil_div(a: int, b: int) -> int:
 
 PARTS: dict[str, dict[str, Any]] = {
     "vllm.v1.structured_output.request": {"StructuredOutputRequest": StructuredOutputRequest},
+    "vllm.v1.structured_output": {"StructuredOutputGrammar": StructuredOutputRequest},
     "vllm.utils": {
         "length_from_prompt_token_ids_or_embeds": lambda ids, embeds: len(ids),
         "cdiv": _ceil_div,
@@ -138,19 +184,13 @@ class Vllm:
         groups = [self._kv.KVCacheGroupSpec(["layer"], spec)]
         blocks = scenario["num_kv_blocks"] + 1  # one is the null block
         cache = self._kv.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-        grammars = SimpleNamespace(
-            accept_tokens=lambda *args, **kwargs: True,
-            grammar_init=lambda *args, **kwargs: None,
-            should_advance=lambda *args, **kwargs: False,
-            validate_tokens=lambda request, tokens: tokens,
-        )
         kind = self._overlapped if scenario["async_scheduling"] else self._plain
         return kind(
             **_known(
                 self._plain.__init__,
                 vllm_config=vllm_config(scenario, self.defaults),
                 kv_cache_config=cache,
-                structured_output_manager=grammars,
+                structured_output_manager=Grammars(),
                 block_size=scenario["block_size"],
                 log_stats=False,
             )
@@ -165,8 +205,9 @@ class Vllm:
             stop_token_ids=(),
             all_stop_token_ids=set(),
             ignore_eos=False,
+            valid_drafts=partial(valid_drafts, spec) if spec.get("grammar") else None,
         )
-        return self._request(
+        request = self._request(
             **_known(
                 self._request.__init__,
                 request_id=spec["id"],
@@ -179,6 +220,9 @@ class Vllm:
                 eos_token_id=EOS_TOKEN,
             )
         )
+        if request.structured_output_request is not None:
+            request.structured_output_request.request = request
+        return request
 
 
 def _known(function: Any, **arguments: Any) -> dict[str, Any]:

@@ -11,8 +11,9 @@ Runs in a bare interpreter, so this file imports the standard library alone, and
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from benchmarks.engines.scenario import (
     Arrivals,
@@ -40,6 +41,19 @@ class Engine(Protocol):
         """A request of a scenario."""
 
 
+class Planned(NamedTuple):
+    """A step whose outcome is not known.
+
+    Attributes:
+        output: of the scheduler.
+        accepts: drafts that each request may accept which emits in the step; requests that it admits have
+            none, only padding.
+    """
+
+    output: Any
+    accepts: dict[str, int]
+
+
 class Rank:
     """One scheduler, and the steps it has in flight."""
 
@@ -48,7 +62,7 @@ class Rank:
         self._engine, self._scenario, self._specs = engine, scenario, specs
         self._drafts = scenario["settings"].get("num_speculative_tokens", 0)
         self._throttles = "throttle_prefills" in inspect.signature(self.scheduler.schedule).parameters
-        self._flight: tuple[Any, list[str]] | None = None
+        self._flight: Planned | None = None
         self._known: dict[str, Any] = {}
         self._seen: set[str] = set()
         """Requests that were admitted before."""
@@ -78,13 +92,16 @@ class Rank:
             entry: trace of the iteration, completed with what the rank does.
         """
         step = self._plan(alone and self._flight is None, throttled, entry)
+        planned = step
         if self._scenario["async_scheduling"]:
             self._flight, step = step, self._flight
         if step is not None:
-            entry["finished"].update(self._apply(*step))
+            entry["finished"].update(self._apply(step))
+        if planned is not None and self._flight is planned and self._drafts:
+            self._check_drafts(planned.output)
 
-    def _plan(self, repeats: bool, throttled: bool, entry: StepTrace) -> tuple[Any, list[str]] | None:
-        """Schedule a step: the scheduler's output, and the requests that will emit; None if it is empty."""
+    def _plan(self, repeats: bool, throttled: bool, entry: StepTrace) -> Planned | None:
+        """Schedule a step; None if it is empty."""
         scheduler, known = self.scheduler, self._known
         placeholders = {name: request.num_output_placeholders for name, request in known.items()}
         preempted: set[str] = set()
@@ -108,23 +125,23 @@ class Rank:
                 self._seen.add(name)
         pool = scheduler.kv_cache_manager.block_pool
         entry["blocks"] += pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
-        emits = [
-            name
+        drafts = output.scheduled_spec_decode_tokens
+        accepts = {
+            name: len(drafts.get(name, ())) if name in running and name not in preempted else 0
             for name in tokens
             if known[name].num_computed_tokens
             >= known[name].num_tokens + (0 if name in preempted else placeholders[name])
-        ]
-        return (output, emits) if tokens else None
+        }
+        return Planned(output, accepts) if tokens else None
 
-    def _apply(self, output: Any, emits: list[str]) -> dict[str, int]:
+    def _apply(self, step: Planned) -> dict[str, int]:
         """Apply the outcome of a step; returns the output tokens of requests that it ended."""
-        known = self._known
-        names = list(output.num_scheduled_tokens)
+        known, accepts = self._known, step.accepts
+        names = list(step.output.num_scheduled_tokens)
         alive = [name for name in known if not known[name].is_finished()]
-        drafts = output.scheduled_spec_decode_tokens
-        sampled = [self._sampled(name, len(drafts.get(name, ()))) if name in emits else [] for name in names]
+        sampled = [self._sampled(name, accepts[name]) if name in accepts else [] for name in names]
         self.scheduler.update_from_output(
-            output,
+            step.output,
             Section(
                 req_id_to_index={name: index for index, name in enumerate(names)},
                 req_ids=names,
@@ -134,7 +151,7 @@ class Rank:
             ),
         )
         if self._drafts and not self._scenario["async_scheduling"]:
-            self._propose(emits)
+            self._propose(accepts)
         ended = sorted(name for name in alive if known[name].is_finished())
         return {name: len(known[name]._output_token_ids) for name in ended}
 
@@ -147,7 +164,15 @@ class Rank:
         count = 1 + min(accepted_drafts(spec, position, self._drafts), drafts)
         return [answer_token(self._scenario, spec, position + more) for more in range(count)]
 
-    def _propose(self, emits: list[str]) -> None:
+    def _check_drafts(self, output: Any) -> None:
+        """Strike drafts that grammars forbid from a step that was planned before its drafts were known."""
+        if getattr(output, "pending_structured_output_tokens", False):
+            names = list(output.scheduled_spec_decode_tokens)
+            tokens = [[_DRAFT_TOKEN] * self._drafts for _ in names]
+            drafts = SimpleNamespace(req_ids=names, draft_token_ids=tokens)
+            self.scheduler.update_draft_token_ids_in_output(drafts, output)
+
+    def _propose(self, emits: Iterable[str]) -> None:
         """Draft tokens for requests that have just emitted some."""
         names = [name for name in emits if not self._known[name].is_finished()]
         tokens = [[_DRAFT_TOKEN] * self._drafts for _ in names]

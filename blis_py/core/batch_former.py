@@ -29,6 +29,8 @@ class Running:
         """Prompts not fully computed yet; also, because they too are handled one by one, all requests whose
         decode steps may emit several tokens."""
         self.bursts = bursts
+        self.resolved = 0
+        """Steps whose outcome was known when the last one was planned."""
         self.decoding = decoding
         self.stalled: dict[Request, None] = {}
         """Decoding requests that the budget did not reach."""
@@ -53,6 +55,7 @@ class BatchFormer:
         self._keeps_ending = config.blocks_await_outcome
         self._ends_with_itself = config.self_preemption_ends_step
         self._skips_next = config.preemption_skips_next
+        self._planned_stays = config.planned_content_stays
         self._block_size = config.block_size
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
         self.decode_tokens = config.max_num_batched_tokens
@@ -66,6 +69,8 @@ class BatchFormer:
         """Steps that may compute prompts; None = all."""
         self.held = False
         """Whether this step computes no prompts for that."""
+        self.serves_running = self.continues_prompts = False
+        """Whether the step computes anything of running requests, and anything of their prompts."""
 
     @property
     def admits_first(self) -> bool:
@@ -114,7 +119,7 @@ class BatchFormer:
                     if blocks:
                         self._kv.pool.reserve(blocks)
                     for request, tokens in chunks:
-                        self._kv.extend(request, tokens)
+                        self._kv.extend(request, tokens, self._doubtful(request))
                         budget_tokens -= tokens
                     prefills += chunks
                     return budget_tokens - decodes
@@ -138,6 +143,9 @@ class BatchFormer:
                 i += 1
                 continue
             tokens = self._chunk_of(request, budget_tokens)
+            if tokens == 0:
+                i += 1
+                continue
             while not self._allocate(request, tokens, tick):
                 if not self._keeps_ending and self._free_ending():
                     continue
@@ -152,9 +160,10 @@ class BatchFormer:
                     del order[v]
                     if v < i and (victim in granted or not self._skips_next):
                         i -= 1
-                    budget_tokens += granted.get(victim, 0)
-                    if granted.pop(victim, 0):
-                        self._claim(victim, tick)
+                    planned = granted.pop(victim, 0)
+                    budget_tokens += planned
+                    if planned:
+                        self._claim(victim, planned, tick)
                     life.preempt(victim)
                 preempted += victims
                 if request in victims:
@@ -185,12 +194,17 @@ class BatchFormer:
     def _lacking(self, request: Request) -> int:
         """Tokens a request computes before it emits; if it decodes in bursts, those it can use."""
         if self._running.bursts is not None and request.bursting:
-            return self._running.bursts.rows(request)
+            return self._running.bursts.rows(request, self._running.resolved)
         return request.num_tokens - request.computed
+
+    def _doubtful(self, request: Request) -> int:
+        """Positions of drafts in flight that count as computed until they are known to be rejected."""
+        running = self._running
+        return 0 if running.bursts is None else running.bursts.doubtful(request, running.resolved)
 
     def _allocate(self, request: Request, tokens: int, tick: int) -> bool:
         if request.status is PREFILLING:
-            return self._kv.extend(request, tokens)
+            return self._kv.extend(request, tokens, self._doubtful(request))
         context = request.computed if request.status is STALLED else request.base + tick
         if context % self._block_size:
             return True
@@ -220,10 +234,24 @@ class BatchFormer:
                 return True
         return False
 
-    def _claim(self, request: Request, tick: int) -> None:
-        """Turn the block reserved for its token in this step into its own, so that it is freed with it."""
+    def _claim(self, request: Request, planned: int, tick: int) -> None:
+        """Turn the block reserved for its token in this step into its own, so that it is freed with it.
+
+        Args:
+            planned: tokens of the request in this step.
+        """
         context = request.base + tick if request.status is DECODING else request.computed
         self._kv.settle(request, context, in_step=1)
+        if not self._planned_stays:
+            return
+        running = self._running
+        if request.status is not PREFILLING:
+            in_flight = running.resolved < tick and request.status is DECODING
+            request.known = context if in_flight else context + 1
+        elif request.bursting:
+            request.known = request.num_tokens - request.in_flight(running.resolved)
+        else:
+            request.known = request.computed + planned
 
     def _stall_all_but(self, granted: Mapping[Request, int], order: list[Request], tick: int) -> None:
         """Restrict the decode aggregates to the requests that compute a token in this step."""
@@ -282,10 +310,13 @@ class RunningFirst(BatchFormer):
             self._hold_prompts(self.cadence, life, tick)
         budget_tokens = self._serve_running(step, prefills, life, self._budget_tokens, tick)
         if life.has_candidates and not step.preempted:
+            if self._running.bursts is not None:
+                self.serves_running = bool(prefills) or self._running.decoding.count > 0
+                self.continues_prompts = any(not request.bursting for request, _ in prefills)
             self._admit(step, prefills, life, budget_tokens, now_ns)
         if self.cadence is not None and not self.held:
             if not step.preempted:
-                self.cadence.crowded = len(life.waiting) > 0
+                self.cadence.crowded = any(not _is_deferred(request) for request in life.waiting)
             if any(self._counts_as_prompt(request, step) for request, _ in prefills):
                 self.cadence.computed_prompts(tick)
 
@@ -322,10 +353,12 @@ class RunningFirst(BatchFormer):
             if self.held and not request.bursting:
                 continue
             uncomputed = min(self._lacking(request), self._chunk)
+            if uncomputed == 0:
+                continue
             if uncomputed > budget_tokens and next(iter(prefilling)).seq < last_decode:
                 return None  # a decode behind this prefill would have no budget left
             tokens = min(uncomputed, budget_tokens)
-            free -= self._kv.shortfall(request, tokens)
+            free -= max(self._kv.shortfall(request, tokens + self._doubtful(request)), 0)
             if free < 0:
                 return None
             budget_tokens -= tokens
@@ -424,6 +457,11 @@ class InFlight(RunningFirst):
         if uncomputed <= budget_tokens:
             return uncomputed
         return budget_tokens if uncomputed > self._budget_tokens else 0
+
+
+def _is_deferred(request: Request) -> bool:
+    """Whether a waiting request does not count as left over: it has a grammar and has not run."""
+    return request.constrained and not request.preemptions
 
 
 def _not_ending(order: list[Request]) -> list[Request]:

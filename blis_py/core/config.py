@@ -259,7 +259,27 @@ class ReleaseRules(SchedulerSettings):
     blocks_await_outcome: bool = setting(False)
     """With asynchronous scheduling: a request whose last step is in flight keeps its blocks and may be the
     one that is preempted, and a block filled by a token in flight cannot be found (vLLM); otherwise its
-    blocks are free at once."""
+    blocks are free at once. A step that is planned while drafts are in flight counts them as accepted."""
+    constrained_go_first: bool = setting(False)
+    """With `policy: fcfs`: a request with a grammar is admitted before all others until it has run once (vLLM
+    0.18 to 0.30)."""
+    planned_content_stays: bool = setting(False)
+    """With `preemption_policy: priority`: a request that is preempted in the very step that was to compute
+    its tokens leaves its blocks as if it had, and finds them again (vLLM, whose fault that is)."""
+    drafts_beyond_limit: bool = setting(False)
+    """Decode steps verify drafts beyond the client's limit, up to `max_model_len` (vLLM)."""
+    drafts_found_at_outcome: bool = setting(False)
+    """A block filled by accepted drafts can be found once they are known to be accepted (vLLM from 0.33, and
+    every asynchronous one); otherwise once the request's next step is planned."""
+    pads_lone_tokens: bool = setting(False)
+    """A request admitted with one token to compute is padded to the positions of a step with all drafts,
+    though it has none; without budget for them no request is admitted (vLLM, from 0.25)."""
+    padding_needs_company: bool = setting(False)
+    """With it: only where running requests compute in the step (vLLM to 0.29); otherwise also where a prefix
+    was found in the cache."""
+    padding_must_fit: bool = setting(False)
+    """With it: no request is admitted if the positions exceed `max_model_len` (vLLM to 0.28); otherwise the
+    request computes its one token."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -365,5 +385,7 @@ class SchedulerConfig(Aging, PrefixCaching, PassRules, ReleaseRules, LateStops, 
 
     ranks: int = setting(1, least=1, most=MAX_TOKENS)
     """Ranks with queues and KV blocks of their own that step together; the limits are those of all."""
+    num_speculative_tokens: int = setting(0, least=0, most=MAX_TOKENS)
+    """Most drafts of a decode step, where an `Emission` supplies them; `pads_lone_tokens` pads to them."""
     rank_balance_steps: int = setting(0, least=0, most=MAX_TOKENS)
     """With `in-flight`: most steps that prompts wait until every rank has one; 0 = they do not wait."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 
 
@@ -40,14 +41,42 @@ class Bursts:
         max_tokens: length of the longest sequence.
     """
 
-    def __init__(self, emission: Emission, max_tokens: int) -> None:
+    def __init__(self, emission: Emission, config: SchedulerConfig, max_tokens: int) -> None:
         self.emission = emission
         self._max_tokens = max_tokens
+        self._beyond_limit = config.drafts_beyond_limit
+        self._awaits = config.async_scheduling and config.blocks_await_outcome
 
-    def rows(self, request: Request) -> int:
-        """Positions a decode step computes, within the limits of client and pool."""
+    def rows(self, request: Request, resolved: int) -> int:
+        """Positions a decode step computes, within the limits of client and pool; 0 where drafts in flight
+        would fill the longest sequence, if accepted.
+
+        Args:
+            resolved: steps whose outcome is known.
+        """
+        rows = self.emission.rows(request)
+        if self._beyond_limit:
+            return min(rows, self._max_tokens - 1 - request.computed - self.doubtful(request, resolved))
         limit = request.max_tokens or self._max_tokens - request.prompt_tokens
-        return max(min(self.emission.rows(request), limit - request.generated), 1)
+        return max(min(rows, limit - request.generated), 1)
+
+    def doubtful(self, request: Request, resolved: int) -> int:
+        """Positions behind its computed tokens that count as computed, too, until it is known that its drafts
+        there are rejected."""
+        if not self._awaits or request.last_rows <= 0:
+            return 0
+        emitted = request.in_flight(resolved)
+        return request.last_rows - emitted if emitted else 0
+
+    def ends_for_sure(self, request: Request, before: int) -> bool:
+        """Whether no step is planned behind one that ends a request.
+
+        Args:
+            before: tokens emitted before that step.
+        """
+        if not self._awaits:
+            return not request.ends_late
+        return before + 1 >= (request.max_tokens or self._max_tokens - request.prompt_tokens)
 
     def emissions(self, prefills: Iterable[tuple[Request, int]], step: int) -> dict[Request, int] | None:
         """Tokens that a step emits for each request, except for those with one."""

@@ -57,12 +57,18 @@ class HashKV(KVCache):
         return fresh + own + self.pool.count_free(shared) if shared or own else fresh
 
     def admit(
-        self, request: Request, shared: list[int], own: int, new_tokens: int, computed: bool = True
+        self,
+        request: Request,
+        shared: list[int],
+        own: int,
+        new_tokens: int,
+        computed: bool = True,
+        ahead: int = 0,
     ) -> bool:
         pool = self.pool
-        if not self.can_admit(request, shared, own, new_tokens):
+        if not self.can_admit(request, shared, own, new_tokens + ahead):
             return False
-        fresh = block_count(new_tokens, self.block_size)
+        fresh = block_count(new_tokens + ahead, self.block_size)
         if shared or own:
             self._reuse(request, shared, own)
             if fresh:

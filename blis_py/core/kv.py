@@ -77,13 +77,20 @@ class KVCache:
         raise NotImplementedError
 
     def admit(
-        self, request: Request, shared: list[int], own: int, new_tokens: int, computed: bool = True
+        self,
+        request: Request,
+        shared: list[int],
+        own: int,
+        new_tokens: int,
+        computed: bool = True,
+        ahead: int = 0,
     ) -> bool:
         """Give a waiting request its cached blocks and allocate `new_tokens` more.
 
         Args:
             shared: its `cached_blocks`.
             own: its `own_blocks` behind them.
+            ahead: slots behind the new tokens.
             computed: the step being planned computes the new tokens; otherwise they are being loaded, and
                 other requests find them after `publish_supplied`.
         """
@@ -154,9 +161,13 @@ class KVCache:
         """Blocks that `tokens` more of a running request need beyond those it has; 0 or less if none."""
         return block_count(request.computed + tokens, self.block_size) - len(request.block_table)
 
-    def extend(self, request: Request, tokens: int) -> bool:
-        """Allocate `tokens` more for a running request, which the step being planned computes."""
-        fresh = self.shortfall(request, tokens)
+    def extend(self, request: Request, tokens: int, ahead: int = 0) -> bool:
+        """Allocate `tokens` more for a running request, which the step being planned computes.
+
+        Args:
+            ahead: slots behind them.
+        """
+        fresh = self.shortfall(request, tokens + ahead)
         if fresh > self.pool.num_free:
             return False
         if fresh > 0:

@@ -95,6 +95,10 @@ class Lifecycle:
         """Tokens a waiting request computes in its first step, in addition to cached ones; 0 = not now."""
         raise NotImplementedError
 
+    def _padding(self, request: Request, positions: int) -> int:
+        """Number of a waiting request's first `positions` behind its tokens."""
+        return 0
+
     def _may_load(self, request: Request, cached: int) -> bool:
         """Whether a request may take blocks for KV that arrives later."""
         return True
@@ -341,7 +345,8 @@ class Lifecycle:
         while loads.arrived and budget_tokens >= self._granularity and len(self.running) < self._max_num_seqs:
             request = loads.arrived[0]
             tokens = self._first_tokens(request, request.computed, budget_tokens)
-            if tokens == 0 or not self.kv.extend(request, tokens):
+            padding = self._padding(request, request.computed + tokens)
+            if tokens == 0 or not self.kv.extend(request, tokens - padding, padding):
                 break
             self._run(loads.next_arrived())
             admitted.append((request, tokens))
@@ -360,7 +365,9 @@ class Lifecycle:
             return 0
         fits = supply is None or not supply.free_tokens or self._leaves_free(request, shared, own, supply)
         fits = fits and self._has_headroom(request, shared, own, supplied + tokens)
-        if not (fits and self.kv.admit(request, shared, own, supplied + tokens, not later)):
+        padding = self._padding(request, cached + supplied + tokens)
+        new_tokens = supplied + tokens - padding
+        if not (fits and self.kv.admit(request, shared, own, new_tokens, not later, padding)):
             if not request.blocked_at_head and len(self.waiting) > 1:
                 request.blocked_at_head = True
                 self.counters.head_of_line_events += 1

@@ -35,7 +35,7 @@ def reverse_priority(request: Request) -> tuple[Any, ...]:
 
 
 SCHEDULERS: dict[str, Callable[[SchedulerConfig], WaitingQueue]] = {
-    "fcfs": lambda config: FifoQueue(),
+    "fcfs": lambda config: FifoQueue(config.constrained_go_first),
     "priority-fcfs": lambda config: SortedQueue(priority_fcfs),
     "sjf": lambda config: (
         SortedQueue(shortest_job_first)

@@ -15,7 +15,8 @@ class PrefillCadence:
 
     def __init__(self, every_steps: int) -> None:
         self.crowded = False
-        """Whether the last step that could admit requests left some in the queue: then none is held back."""
+        """Whether the last step that could admit requests left some in the queue, others than those with a
+        grammar that have not run: then none is held back."""
         self._every_steps = every_steps
         self._last_tick = -every_steps
         self._has_waves = False

@@ -112,10 +112,17 @@ class RadixKV(KVCache):
         return self.tree.unlocked(match) if match is not None else 0
 
     def admit(
-        self, request: Request, shared: list[int], own: int, new_tokens: int, computed: bool = True
+        self,
+        request: Request,
+        shared: list[int],
+        own: int,
+        new_tokens: int,
+        computed: bool = True,
+        ahead: int = 0,
     ) -> bool:
         pool = self._pool
         match: Match | None = request.match
+        new_tokens += ahead
         if not self.can_admit(request, shared, own, new_tokens):
             return False
         if match is not None:

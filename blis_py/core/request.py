@@ -110,6 +110,8 @@ class Request:
         "keeps_blocks",
         "kept_blocks",
         "kept_full",
+        "known",
+        "last_rows",
         "last_tick",
         "match",
         "max_tokens",
@@ -155,6 +157,13 @@ class Request:
 
     bursts: list[tuple[int, int]] | None
     """(step, tokens) of steps that emitted more than one token; None = there are none, see `Emission`."""
+
+    known: int
+    """Tokens up to which its full blocks can be found, where these are not its computed tokens; -1 = they
+    are."""
+    last_rows: int
+    """With `bursts`: positions of its latest step if that had drafts, or padding; 0 = it had none; -1 = it
+    has emitted nothing since it was admitted."""
 
     keeps_blocks: bool
     """Whether its blocks stay allocated when it completes, until `Lifecycle.let_go`: another instance reads
@@ -217,6 +226,7 @@ class Request:
         self.block_table = []
         self.finish_reason = self.gaps = self.bursts = None
         self.base = self.seq = self.kept_full = 0
+        self.known = self.last_rows = -1
         self.number = self.finish_tick = -1
         self.kept_blocks = self.match = self.node = None
 
@@ -227,8 +237,8 @@ class Request:
 
     @property
     def bursting(self) -> bool:
-        """Whether its next step is a decode step that may emit more than one token."""
-        return self.bursts is not None and self.generated > 0 and self.computed + 1 == self.num_tokens
+        """Whether its next step is a decode step that may emit more than one token: its latest emitted."""
+        return self.bursts is not None and self.last_rows >= 0
 
     @property
     def continues(self) -> bool:
@@ -236,6 +246,16 @@ class Request:
         step of a visit that has all its KV but the last token's."""
         alone = self.bursts is not None or self.carried > 0
         return alone and self.generated > 0 and self.computed + 1 == self.num_tokens
+
+    def in_flight(self, resolved: int) -> int:
+        """Tokens emitted by its latest step if the outcome of that is not known.
+
+        Args:
+            resolved: steps whose outcome is known.
+        """
+        if self.last_tick < resolved:
+            return 0
+        return self.bursts[-1][1] if self.bursts and self.bursts[-1][0] == self.last_tick else 1
 
     def next_visit(self, output_tokens: int | None, max_tokens: int) -> Request:
         """The request as continued by another instance, from the tokens emitted so far.

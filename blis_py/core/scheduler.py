@@ -67,6 +67,10 @@ class Scheduler(StepProgress):
         self._whole_prompt = config.scheduler_reserve_full_isl
         self._watermark_blocks = int(config.watermark * (config.num_kv_blocks + 1))
         """vLLM counts a block more than requests can use."""
+        self._padded_rows = 1 + config.num_speculative_tokens
+        self._pads = config.pads_lone_tokens and self._padded_rows > 1
+        self._pads_beside_others = config.padding_needs_company
+        self._padding_must_fit = config.padding_must_fit
         self._rule: AdmissionRule | None = None
         if config.admission_rule != "blocks":
             self._rule = self._former.rule = ADMISSION_RULES[config.admission_rule](config, self)
@@ -112,6 +116,7 @@ class Scheduler(StepProgress):
         step = Step(_NO_FEATURES, prefills)
         if self._cache_order is not None:
             self._cache_order.scanned_requests = 0
+        self._running.resolved = self.resolved
         self._former.fill(step, prefills, self, self.tick, now_ns)
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
@@ -236,14 +241,34 @@ class Scheduler(StepProgress):
             self._is_loaded(request) or self._rule.admits(request, uncomputed)
         ):
             return 0
-        return self._former.first_tokens(uncomputed, budget_tokens)
+        tokens = self._former.first_tokens(uncomputed, budget_tokens)
+        if tokens and uncomputed == 1 and self._pads and request.bursts is not None:
+            return self._padded_tokens(request, cached, budget_tokens)
+        return tokens
+
+    def _padded_tokens(self, request: Request, cached: int, budget_tokens: int) -> int:
+        """Positions of the first step of a request with one token to compute; 0 = not now."""
+        former, rows = self._former, self._padded_rows
+        if former.continues_prompts:
+            return 1
+        if not (former.serves_running or (cached and not self._pads_beside_others)):
+            return 1
+        if self._padding_must_fit:
+            return rows if rows <= budget_tokens and cached + rows <= self._max_tokens else 0
+        if cached + rows >= self._max_tokens:
+            return 1
+        return rows if rows <= budget_tokens else 0
+
+    def _padding(self, request: Request, positions: int) -> int:
+        return max(positions - request.num_tokens, 0) if self._pads else 0
 
     def _has_headroom(self, request: Request, shared: list[int], own: int, new_tokens: int) -> bool:
         watermark = self._watermark_blocks if self.running else 0
         if not (watermark or self._whole_prompt):
             return True
         if self._whole_prompt:
-            new_tokens = request.num_tokens - (len(shared) + own) * self._block_size
+            missing = request.num_tokens - (len(shared) + own) * self._block_size
+            new_tokens = max(new_tokens, missing)
         return self.kv.can_admit(request, shared, own, new_tokens, watermark)
 
     def begin_wave(self, tick: int) -> None:
@@ -315,7 +340,7 @@ class Scheduler(StepProgress):
             pairs += new * past + new * (new + 1) // 2
             past_tokens += past
             prompt_pairs += new * (length + new / 2)
-            if past + new == length:
+            if past + new >= length:
                 rows += 1
                 if request.constrained:
                     constrained += 1

@@ -59,12 +59,13 @@ class StepProgress(StepScheduler):
         room = config.num_kv_blocks * config.block_size + 1
         super().__init__(config, counters or Counters(), min(config.max_model_len, room), source)
         self._decoding = DecodeSet(config.block_size, track_longest)
-        self._bursts = None if emission is None else Bursts(emission, self._max_tokens)
+        self._bursts = None if emission is None else Bursts(emission, config, self._max_tokens)
         self._rows_alone = 0
         """Positions computed by decode steps outside the aggregate, see `Request.continues`."""
         self._running = Running(self._decoding, self._bursts)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
         self._awaits = config.async_scheduling and config.blocks_await_outcome
+        self._finds_at_outcome = self._awaits or config.drafts_found_at_outcome
         self._overlaps = False
         """With it: whether a step was in flight when the last one was planned."""
         self.publishes_late = config.async_scheduling and config.batch_former == "prefill-only"
@@ -119,21 +120,27 @@ class StepProgress(StepScheduler):
             if request.bursts is not None and request.bursting:
                 self._advance_burst(step, request, tokens, tick)
                 continue
-            if request.carried and request.continues:
+            before = request.generated
+            length = request.prompt_tokens + before
+            if request.continues:
                 self._rows_alone += tokens
             else:
                 self.counters.prefill_tokens += tokens
-            request.computed = computed = request.computed + tokens
-            if computed < request.prompt_tokens + request.generated:
+            positions = request.computed + tokens
+            request.computed = min(positions, length)
+            if request.bursts is not None:
+                request.known = request.computed
+            if positions < length:
                 kv.publish(request)
                 continue
             if not self.publishes_late:
                 kv.publish(request)
-            request.generated += 1
+            request.generated = before + 1
+            request.last_rows = tokens if positions > length else 0
             request.note_emission(tick - 1)
             if request.generated >= request.target:
                 step.ending.append(request)
-                if not request.ends_late:
+                if not self._ends_late(request, before):
                     del self._prefilling[request]
                     self._expects_no_more(request)
                     continue
@@ -146,17 +153,29 @@ class StepProgress(StepScheduler):
         emitted = 1 if step.emissions is None else step.emissions.get(request, 1)
         self._rows_alone += rows
         before = request.generated
+        request.known = max(request.known, request.num_tokens - request.in_flight(self.resolved))
         request.computed += emitted
         request.generated = before + emitted
+        request.last_rows = rows
         request.note_emission(tick - 1)
         if emitted > 1:
             assert request.bursts is not None
             request.bursts.append((tick - 1, emitted))
         if before < request.target <= request.generated:
             step.ending.append(request)
-            if not request.ends_late:
+            if not self._ends_late(request, before):
                 del self._prefilling[request]
                 self._expects_no_more(request)
+
+    def _ends_late(self, request: Request, before: int) -> bool:
+        """Whether further steps are planned for a request that ends with the launched one.
+
+        Args:
+            before: tokens emitted before that step.
+        """
+        if request.bursts is None or self._bursts is None:
+            return request.ends_late
+        return not self._bursts.ends_for_sure(request, before)
 
     def _advance_decodes(self, step: Step, tick: int) -> None:
         """End requests whose last token comes with this step, unless that is not known yet."""
@@ -188,6 +207,8 @@ class StepProgress(StepScheduler):
             return []  # no request ends before the last of identical steps
         if self.publishes_late and step.prefills:
             self._publish(step.prefills)
+        if self._bursts is not None and self._finds_at_outcome:
+            self._find_accepted(step.prefills)
         finished = step.ending
         self._unsettled -= len(finished)
         if stopped or (self._async and not _are_ending(finished)):
@@ -203,6 +224,13 @@ class StepProgress(StepScheduler):
         for request, _ in prefills:
             if request.status is DECODING or request.status is STALLED or request.status is ENDING:
                 self.kv.publish(request)
+
+    def _find_accepted(self, prefills: Iterable[tuple[Request, int]]) -> None:
+        """Let others find the blocks that accepted drafts of a step have filled."""
+        for request, _ in prefills:
+            if request.bursting and (request.status is PREFILLING or request.status is ENDING):
+                computed = request.num_tokens - 1 - request.in_flight(self.resolved)
+                request.known = max(request.known, computed)
 
     def _ended(self, expected: list[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
         """Requests whose last token came with step `tick`, if still present; later tokens are discarded."""
@@ -220,6 +248,8 @@ class StepProgress(StepScheduler):
             planned = request.generated
             request.forget_since(tick + 1)
             self.counters.discarded_tokens += planned - request.generated
+            if request.bursting and request.computed:
+                request.computed = request.num_tokens - 1
         if stopped:
             for request in stopped:
                 if request in ended:
@@ -294,6 +324,8 @@ class StepProgress(StepScheduler):
 
     def _admitted(self, request: Request) -> None:
         request.status = PREFILLING
+        request.known = request.computed if request.bursts is not None else -1
+        request.last_rows = -1
         self._prefilling[request] = None
 
     def _leave(self, request: Request, keep: bool = False) -> None:
@@ -309,6 +341,8 @@ class StepProgress(StepScheduler):
         else:
             del self._stalled[request]
         del self.running[request]
+        if request.known >= 0:
+            unknown = request.computed - request.known
         if request.keeps_blocks and not keep:
             self.holding[request] = None
         else:

@@ -22,15 +22,26 @@ NEEDS_AN_OUTCOME = {"blocks_await_outcome", "preemption_skips_next"}
 """Without steps in flight every outcome is known, and every running request computes something."""
 NEEDS_AN_INTERVAL = {"prefill_interval_needs_ranks", "prefill_interval_holds_last_tokens"}
 """Decides what `prefill_schedule_interval` does, which these releases do not have."""
+ALREADY = {"drafts_found_at_outcome"}
+"""With steps in flight accepted drafts are always found at their outcome."""
+NEEDS_PADDING = {"padding_must_fit", "padding_needs_company"}
+"""Decides what `pads_lone_tokens` does, which these releases do not do."""
+NEEDS_GROWTH = {"planned_content_stays"}
+"""Synchronously a preempted request has no more tokens when it comes back, and the last block is always
+computed again; only a chunk of its prompt would show it."""
 RARE = {"preemption_skips_next"}
+SELDOM = {"padding_must_fit"}
 """Among thousands of scenarios none was found that shows it in this release."""
+SYNCHRONOUS = NEEDS_AN_OUTCOME | NEEDS_GROWTH
 NOT_SHOWN = {
-    ("vllm-0.15", False): NEEDS_AN_OUTCOME | NEEDS_AN_INTERVAL,
-    ("vllm-0.15", True): NEEDS_AN_INTERVAL,
-    ("vllm-0.24", False): NEEDS_AN_OUTCOME,
-    ("vllm-0.29", False): NEEDS_AN_OUTCOME,
-    ("vllm-0.33", False): NEEDS_AN_OUTCOME,
-    ("vllm-0.33", True): RARE,
+    ("vllm-0.15", False): SYNCHRONOUS | NEEDS_AN_INTERVAL | NEEDS_PADDING,
+    ("vllm-0.15", True): NEEDS_AN_INTERVAL | ALREADY | NEEDS_PADDING,
+    ("vllm-0.24", False): SYNCHRONOUS | NEEDS_PADDING,
+    ("vllm-0.24", True): ALREADY | NEEDS_PADDING,
+    ("vllm-0.29", False): SYNCHRONOUS | SELDOM,
+    ("vllm-0.29", True): ALREADY | SELDOM,
+    ("vllm-0.33", False): SYNCHRONOUS | SELDOM,
+    ("vllm-0.33", True): ALREADY | SELDOM,
 }
 """Rules that change nothing, by release and whether the loop is asynchronous."""
 
@@ -43,7 +54,7 @@ def recorded(release: str) -> list[Decision]:
 def test_every_release_has_decisions_of_both_loops_in_little_space() -> None:
     files = sorted(FOLDER.iterdir())
     assert sorted(path.stem for path in files) == sorted(RELEASES)
-    assert sum(path.stat().st_size for path in files) < 300_000
+    assert sum(path.stat().st_size for path in files) < 350_000
     for release in RELEASES:
         assert {decision.scenario["async_scheduling"] for decision in recorded(release)} == {False, True}
 

@@ -98,6 +98,7 @@ def test_kinds_that_are_known_to_differ_are_counted_only_where_they_are_named() 
     assert [variant.name for variant in engine.variants_of("0.10.2")] == [
         "defaults, synchronous",
         "all settings, synchronous",
+        "grammars, synchronous",
     ]
 
 
