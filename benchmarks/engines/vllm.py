@@ -98,15 +98,15 @@ def with_grammars(rng: Random, release: Release, asynchronous: bool) -> Scenario
 
 
 def _variants() -> tuple[Variant, ...]:
-    draws: list[tuple[str, Release, bool, Callable[..., Scenario]]] = [
-        (mode, (), True, partial(scenarios.scenario, mode=mode, further=FURTHER))
+    draws: list[tuple[str, Release, Callable[..., Scenario]]] = [
+        (mode, (), partial(scenarios.scenario, mode=mode, further=FURTHER))
         for mode in (scenarios.DEFAULTS, scenarios.EVERYTHING)
     ]
-    draws += [("attention DP", _RANKS, True, of_ranks), ("drafts", _DRAFTS, True, with_drafts)]
-    draws += [("grammars", (), True, with_grammars)]
+    draws += [("attention DP", _RANKS, of_ranks), ("drafts", _DRAFTS, with_drafts)]
+    draws += [("grammars", (), with_grammars)]
     return tuple(
-        Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous), max(since, loop_since), exact)
-        for name, since, exact, draw in draws
+        Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous), max(since, loop_since))
+        for name, since, draw in draws
         for loop, asynchronous, loop_since in (
             ("synchronous", False, ()),
             ("asynchronous", True, _ASYNCHRONOUS),

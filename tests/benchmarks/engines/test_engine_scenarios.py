@@ -91,11 +91,14 @@ def test_one_request_of_ranks_generates_as_long_as_others_arrive() -> None:
 
 
 def test_kinds_that_are_known_to_differ_are_counted_only_where_they_are_named() -> None:
-    engine = ENGINES["vllm"]
-    exact, every = engine.variants_of("0.33.0"), engine.variants_of("0.33.0", exact=False)
+    engine = ENGINES["sglang"]
+    exact, every = engine.variants_of("0.5.23"), engine.variants_of("0.5.23", exact=False)
     assert {variant.name for variant in every} > {variant.name for variant in exact}
     assert all(variant.exact for variant in exact)
-    assert [variant.name for variant in engine.variants_of("0.10.2")] == [
+
+
+def test_kinds_of_scenarios_are_those_that_a_release_has() -> None:
+    assert [variant.name for variant in ENGINES["vllm"].variants_of("0.10.2")] == [
         "defaults, synchronous",
         "all settings, synchronous",
         "grammars, synchronous",
