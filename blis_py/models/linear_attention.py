@@ -64,19 +64,25 @@ class LinearAttention:
         return self.layers * (state + self.convolved * (self.conv_kernel - 1) * 2)
 
 
-def read_linear(config: ConfigFile, layers: int) -> LinearAttention | None:
+def read_linear(config: ConfigFile, layers: int, dtype_bytes: int) -> LinearAttention | None:
     """None if every layer has a KV cache.
+
+    A state is in the format that the config states, else in that of the activations (vLLM: a pool of
+    Qwen3-Next has pages of 544 tokens, which hold a state of 2 bytes an element); of Kimi delta attention
+    always in FP32.
 
     Args:
         layers: those with a state.
+        dtype_bytes: of an activation.
     """
     if not layers:
         return None
-    state_bytes = 4 if config.text(*_STATE_DTYPE, default="float32") == "float32" else 2
+    stated = config.text(*_STATE_DTYPE, default="")
+    state_bytes = {"float32": 4, "": dtype_bytes}.get(stated, 2)
     if config.has("mamba_num_heads"):
         return _state_space(config, layers, state_bytes)
     if config.has("linear_attn_config"):
-        return _kimi(config.required_section("linear_attn_config"), layers, state_bytes)
+        return _kimi(config.required_section("linear_attn_config"), layers)
     return LinearAttention(
         layers=layers,
         key_heads=config.count("linear_num_key_heads"),
@@ -101,7 +107,7 @@ def _state_space(config: ConfigFile, layers: int, state_bytes: int) -> LinearAtt
     )
 
 
-def _kimi(section: ConfigFile, layers: int, state_bytes: int) -> LinearAttention:
+def _kimi(section: ConfigFile, layers: int) -> LinearAttention:
     heads, dim = section.count("num_heads"), section.count("head_dim")
     return LinearAttention(
         layers=layers,
@@ -110,7 +116,7 @@ def _kimi(section: ConfigFile, layers: int, state_bytes: int) -> LinearAttention
         key_dim=dim,
         value_dim=dim,
         conv_kernel=section.count("short_conv_kernel_size"),
-        state_bytes=state_bytes,
+        state_bytes=4,
         kind="kda",
         gate_rank=dim,
     )

@@ -363,7 +363,8 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     if not config.has("head_dim") and not config.has("kv_lora_rank") and hidden % heads:
         raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
     dtype_bytes = _dtype_bytes(config)
-    latent, linear = read_latent(config, layers, model_type.sparse), read_linear(config, len(kinds.linear))
+    latent = read_latent(config, layers, model_type.sparse)
+    linear = read_linear(config, len(kinds.linear), dtype_bytes)
     compressed = read_compressed(config, layers)
     stored = _stored(
         config,

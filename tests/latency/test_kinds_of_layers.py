@@ -56,6 +56,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "gated delta rule": {
         **{"model_type": "qwen3_next", "linear_num_key_heads": 8, "linear_num_value_heads": 16, **EXPERTS},
         **{"linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4},
+        "mamba_ssm_dtype": "float32",
     },
     "Kimi delta attention": {
         **{"model_type": "kimi_linear", "linear_attn_config": KIMI, "routed_expert_hidden_size": 512},
@@ -64,7 +65,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "state space": {
         **{"model_type": "nemotron_h", "hybrid_override_pattern": "MEM*EM-M*", "num_hidden_layers": 9},
         **{"mamba_num_heads": 16, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128},
-        **{"conv_kernel": 4, **EXPERTS, "moe_latent_size": 256},
+        **{"conv_kernel": 4, **EXPERTS, "moe_latent_size": 256, "mamba_ssm_cache_dtype": "float32"},
     },
     "latent": {"model_type": "deepseek_v3", **LATENT},
     "sparse": {
@@ -132,6 +133,15 @@ def test_kv_and_states_have_the_bytes_of_their_kind(kind: str, token: int, seque
     one = shape(kind)
     assert one.kv_bytes_per_token == token
     assert sequence_bytes(one, 1) == sequence
+
+
+def test_a_state_of_no_stated_format_has_that_of_the_activations() -> None:
+    """A page of 544 tokens in vLLM's log of Qwen3-Next on two H200 holds one, and not a larger one."""
+    linear = load_model("Qwen3-Next").linear
+    assert linear is not None
+    page, state = 544 * 1024, linear.sequence_bytes // linear.layers // 2
+    assert page - 16 * 1024 < state <= page
+    assert linear.state_bytes == 2
 
 
 def test_heads_are_divided_among_ranks_and_latent_vectors_are_not() -> None:
