@@ -12,6 +12,7 @@ from blis_py.calibrate.measured_header import header_beside, network_rtt_ms, num
 from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.cli.flags.formats import FORMAT, format_of
 from blis_py.cli.verbs._calibrate_adapters import ADAPTER_FLAGS, concerns_adapters, print_adapters
+from blis_py.cli.verbs._calibrate_launch import LAUNCH_FLAGS, with_results
 from blis_py.cli.verbs._execute import say
 from blis_py.config.check import duration_ns
 from blis_py.core.bounds import MAX_INSTANCES, MAX_REQUESTS, check_count, clock_ns
@@ -82,6 +83,7 @@ _FLAGS = (
     Flag("--ttft-mape-threshold", float, "", "Verdict on the MAPE of TTFT, a share: 0.15."),
     Flag("--throughput-tolerance-pct", float, "", "Verdict on output tokens/s, per cent. Default: none."),
     Flag("--num-gpus", int, "", "Number of GPUs, for output tokens/s of each."),
+    *LAUNCH_FLAGS,
     *ADAPTER_FLAGS,
     Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
     Flag("--plot", str, "", "Draw predicted over measured.", metavar="FILE"),
@@ -98,9 +100,14 @@ def calibrate(flags: Flags) -> None:
     style = _checked_style(flags)
     if concerns_adapters(flags):
         return print_adapters(flags, style)
+    judged_by = _tolerances(flags)
+    with with_results(flags, measured_run(flags)) as complete:
+        _calibrate(complete, style, judged_by)
+
+
+def _calibrate(flags: Flags, style: str, judged_by: Callable[[Calibration], list[ToleranceVerdict]]) -> None:
     from blis_py.planning.agreement import agreement
 
-    judged_by = _tolerances(flags)
     result = _compared(flags)
     causes = _causes(flags, result) if "--autopsy" in flags else None
     verdicts = judged_by(result)
@@ -184,7 +191,8 @@ def _compared(flags: Flags) -> Calibration:
 
     measured = measured_run(flags)
     if "--results" not in flags:
-        raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
+        fix = "give --results PATH, or --launch FILE of the servers"
+        raise InputError("needs the simulated run", key="--results", fix=fix)
     warm_up, rtt_s = _warm_up_and_rtt_s(flags)
     real, sim = read_token_times(measured, flags.get("--itl-data")), read_token_times(flags["--results"])
     result = calibrate(
