@@ -11,6 +11,18 @@ from blis_py.core.settings import setting
 
 EXPERT_LOADS = ("auto", "balanced", "skewed", "steep")
 """Loads of experts that have a name."""
+MOE_BACKENDS = (
+    "auto",
+    "trtllm",
+    "flashinfer_trtllm",
+    "cutlass",
+    "flashinfer_cutlass",
+    "deepgemm",
+    "deepep",
+    "triton",
+    "marlin",
+)
+"""Kernels of experts that a server may be set to."""
 _HOUR_US, _HOUR_MS = 3.6e9, 3.6e6
 
 
@@ -47,17 +59,7 @@ class LatencySection:
     """Engine whose kernels `trained` prices, as far as they were measured."""
     moe_backend: str = setting(
         "auto",
-        choices=(
-            "auto",
-            "trtllm",
-            "flashinfer_trtllm",
-            "cutlass",
-            "flashinfer_cutlass",
-            "deepgemm",
-            "deepep",
-            "triton",
-            "marlin",
-        ),
+        choices=MOE_BACKENDS,
         flag="--moe-backend",
         aliases=("--moe-runner-backend",),
         help="Kernels of experts that the server is set to.",

@@ -75,8 +75,23 @@ class GpuSpec:
         return {"fp8": self.fp8_flops, "int8": self.int8_flops}.get(arithmetic, 0.0)
 
     def linked_at(self, gb_per_s: float) -> GpuSpec:
-        """A copy with another link, which joins any number of GPUs."""
-        return replace(self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MAX_LINKED, link_source=GIVEN_LINK)
+        """A copy with another link: a fabric of any number of GPUs with this one's latency, or a PCIe slot of
+        one server.
+
+        Raises:
+            InputError: the link is neither.
+        """
+        if gb_per_s < _SLOWEST_SLOT_GB_PER_S:
+            problem = f"is slower than any PCIe slot of a GPU server, and {_NETWORK}"
+            raise InputError(problem, key=GIVEN_LINK, value=f"{gb_per_s:g}", fix=_OWN_LINK)
+        linked = replace(self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MAX_LINKED, link_source=GIVEN_LINK)
+        if linked.has_fabric:
+            return linked
+        linked = replace(linked, link_gpus=_NODE_GPUS)
+        if not self.has_fabric:
+            return linked
+        latency_ns = _SLOT_LATENCY_US * 1e3
+        return replace(linked, link_efficiency=_SLOT_EFFICIENCY, all_reduce_overhead_ns=latency_ns)
 
     def require_roofline(self, model: str) -> None:
         """Check that the roofline section exists, beyond the datasheet.
@@ -104,14 +119,22 @@ class GpuSpec:
             InputError: they do not.
         """
         if tp > self.link_gpus:
+            kind = "the link" if self.has_fabric else "PCIe"
             problem = (
-                f"the link of the {self.name} joins {self.link_gpus} GPUs, and what joins {tp} is not known"
+                f"{kind} joins {self.link_gpus} {self.name}; {tp} would need another link, and {_NETWORK}"
             )
-            fix = f"use --tp {self.link_gpus} at most, or tell the slowest link between them with --link-gbps"
+            fix = f"use --tp {self.link_gpus} at most and more instances, or {_OWN_LINK}"
             raise InputError(problem, key="--tp", value=tp, fix=fix)
 
 
 GIVEN_LINK = "--link-gbps"
+_NETWORK = "step times over a network between servers are not priced"
+_OWN_LINK = (
+    "describe what was measured in a GPU file of your own (link_gb_per_s, link_latency_us, link_gpus, "
+    "link_source)"
+)
+_SLOWEST_SLOT_GB_PER_S = 7.5
+"""PCIe 3 x8 has 7.9 GB/s."""
 _SLOWEST_FABRIC_BYTES_PER_S = 2e11
 """Between PCIe 6 x16 with 128 GB/s and NVLink 3 with 300."""
 MAX_LINKED = 4096
@@ -155,6 +178,8 @@ _PCIE_GB_PER_S, _NODE_GPUS = 32.0, 8
 """PCIe 4 x16, and a typical server."""
 _FAST_LINK_GB_PER_S = 100.0
 """Beyond any PCIe slot."""
+_SLOT_LATENCY_US, _SLOT_EFFICIENCY = 30.0, 0.5
+"""Latency and share of PCIe, as in the files of cards without NVLink."""
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
@@ -233,10 +258,10 @@ _PCIE = "assumed: PCIe 4 x16, no NVLink"
 def _assumed(top: Mapping[str, Any], link_gb_per_s: float, path: Path) -> Mapping[str, Any]:
     """A default `roofline` section: fast links as on the H100, others as PCIe."""
     fast = link_gb_per_s >= _FAST_LINK_GB_PER_S
-    latency = {"link_latency_us": 5.0 if fast else 30.0, **top}
+    latency = {"link_latency_us": 5.0 if fast else _SLOT_LATENCY_US, **top}
     return {
         **_ASSUMED,
-        "link_efficiency": 0.35 if fast else 0.5,
+        "link_efficiency": 0.35 if fast else _SLOT_EFFICIENCY,
         "all_reduce_overhead_us": _number(latency, "link_latency_us", path, ""),
     }
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from blis_py.hardware.gpu import GpuSpec, load_gpu
@@ -125,7 +126,12 @@ def _related(gpu: GpuSpec) -> Iterator[GpuSpec]:
     """Other measured GPUs of the same maker."""
     names: tuple[str, ...] = () if gpu.name.startswith(_OTHER_MAKERS) else _MEASURED
     names += ("gb200",) if gpu.name.startswith(_RACK) else ()
-    return (other for other in map(load_gpu, names) if other.name != gpu.name)
+    return (other for other in map(_bundled, names) if other.name != gpu.name)
+
+
+@cache
+def _bundled(name: str) -> GpuSpec:
+    return load_gpu(name)
 
 
 def _peaks(gpu: GpuSpec) -> tuple[float, ...]:

@@ -11,9 +11,6 @@ from blis_py.hardware.gpu import GIVEN_LINK, GpuSpec
 from blis_py.latency.base import LatencyModel
 from blis_py.models.model_shape import PRICED_AS_FULL, ModelShape
 
-_SLOW_LINK_NS = 20_000.0
-"""Small all-reduce through host memory, of two RTX PRO 6000 (LLMServingSim)."""
-
 
 def model_notes(shape: ModelShape, gpu: GpuSpec | None, by_operators: bool = False) -> tuple[str, ...]:
     """Assumptions where the model's config contains more, or less, than is priced.
@@ -46,19 +43,12 @@ def link_notes(gpu: GpuSpec | None, tp: int) -> tuple[str, ...]:
     if gpu is None or tp == 1:
         return ()
     if gpu.link_source == GIVEN_LINK:
+        like = f"the {gpu.name}'s own link" if gpu.has_fabric else "PCIe cards"
         latency_us = gpu.all_reduce_overhead_ns / 1e3
-        stated = (
-            f"{gpu.link_bytes_per_s / 1e9:g} GB/s, as given; a small all-reduce takes {latency_us:g} µs as on"
+        stated = f"{gpu.link_bytes_per_s / 1e9:g} GB/s, as given"
+        return (
+            f"all {tp} GPUs are linked by {stated}; a small all-reduce takes {latency_us:g} µs as on {like}",
         )
-        if not gpu.has_fabric and gpu.all_reduce_overhead_ns < _SLOW_LINK_NS:
-            slower = (
-                f"over PCIe or a network it takes {_SLOW_LINK_NS / 1e3:g} µs and more, so such links come"
-            )
-            stated = (
-                f"{stated} the {gpu.name}'s own link: {slower} out too fast; a GPU file has link_latency_us"
-            )
-            return (f"all {tp} GPUs are linked by {stated}",)
-        return (f"all {tp} GPUs are linked by {stated} the {gpu.name}'s own link",)
     if tp <= gpu.link_gpus:
         return ()
     return (

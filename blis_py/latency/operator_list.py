@@ -19,6 +19,7 @@ from blis_py.hardware.capacity import kv_heads_per_rank
 from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.hardware.layout import Layout
 from blis_py.latency import operator_work as work
+from blis_py.latency.expert_kernels import kernel_of_rows
 from blis_py.latency.graph_sizes import GraphSizes
 from blis_py.latency.operator_work import Priced
 from blis_py.latency.sparse_layers import sparse_layers
@@ -100,7 +101,7 @@ class OperatorList:
         self._chosen = shape.experts_per_token * (options.load.imbalance if options.load else 1)
         """Experts of a token, by the busiest group of ranks."""
         self._kernel = options.moe_backend.removeprefix("flashinfer_")
-        engine = learned[0].engine if learned else ""
+        self._engine = engine = learned[0].engine if learned else ""
         trtllm = engine == "trtllm"
         if options.moe_backend == "auto" and trtllm:
             self._kernel = self._of_trtllm
@@ -108,8 +109,7 @@ class OperatorList:
             self._kernel = "trtllm"  # server_args.py: on sm100, without DeepEP
         self._fused = options.fused_norms and layout.attention_tp > 1
         self._kernels_quantise = trtllm
-        self._sglang = engine == "sglang"
-        self._compiled = bool(learned) and learned[0].engine == "vllm"
+        self._compiled = engine == "vllm"
         self._learned = learned
         self._heads = shape.heads / layout.attention_tp
         self._kv_heads = kv_heads_per_rank(shape, layout.attention_tp)
@@ -253,13 +253,23 @@ class OperatorList:
             lambda gpu: work.context(gpu, prompts, length, past, heads, kv_heads, dim, window),
         )
 
+    def _latent_decode(self, kv_form: str, seqs: Array, context: Array, heads: float) -> Array:
+        """A part of the heads takes no longer than a larger part, of which another kernel was measured."""
+        ns = self._latent_decode_of(kv_form, seqs, context, heads)
+        while (heads := 2 * heads) <= self._shape.heads:
+            ns = np.minimum(ns, self._latent_decode_of(kv_form, seqs, context, heads))
+        return ns
+
+    def _latent_decode_of(self, kv_form: str, seqs: Array, context: Array, heads: float) -> Array:
+        names = [f"mla_decode/{other}" for other in (kv_form, "bfloat16", "fp8")]
+        return self._ns(names, lambda gpu: work.mla_decode(gpu, kv_form, seqs, context, heads))
+
     def _decode_of(self, kv_form: str, seqs: Array, context: Array, of: _Reads) -> Array:
         shape, (heads, kv_heads, dim, window) = self._shape, of
         if shape.latent is not None:
-            names = [f"mla_decode/{other}" for other in (kv_form, "bfloat16", "fp8")]
-            ns = self._ns(names, lambda gpu: work.mla_decode(gpu, kv_form, seqs, context, heads))
             absorbs = ["absorb/bfloat16", "absorb/fp8"]
-            return ns + 2.0 * self._ns(absorbs, lambda gpu: work.absorb(gpu, seqs, heads))
+            absorbed = 2.0 * self._ns(absorbs, lambda gpu: work.absorb(gpu, seqs, heads))
+            return self._latent_decode(kv_form, seqs, context, heads) + absorbed
         return self._ns(
             self._attention_names("decode", kv_form, dim, window),
             lambda gpu: work.decode(gpu, kv_form, seqs, context, heads, kv_heads, dim, window),
@@ -278,7 +288,7 @@ class OperatorList:
     @property
     def dispatches(self) -> bool:
         """Whether DeepEP brings tokens to their experts."""
-        return self._kernel == "deepep" and self._layout.ep > 1 and self._has_here("all_to_all/deepep")
+        return self._kernel == "deepep" and self.has_experts_by("deepep")
 
     @property
     def _of_trtllm(self) -> str:
@@ -288,13 +298,15 @@ class OperatorList:
             return "triton"
         return "cutlass" if self._layout.attention_dp > 1 else "trtllm"
 
-    @property
-    def has_own_experts(self) -> bool:
-        """Whether the kernel of experts that is set was measured in this format, or dispatches tokens."""
-        if self._kernel == "marlin":
+    def has_experts_by(self, kernel: str) -> bool:
+        """Whether a kernel of experts was measured in this format, or dispatches tokens."""
+        if kernel == kernel_of_rows(self._engine, self._expert_form, bool(self._gpu.fp4_flops)):
+            return True
+        if kernel == "deepep":
+            return self._layout.ep > 1 and self._has_here("all_to_all/deepep")
+        if kernel == "marlin":
             return self._expert_form in work.MARLIN_FORMS and self._has_here(f"marlin/{self._routing}")
-        named = f"experts/{self._priced_form}@{self._kernel}/{self._routing}"
-        return self.dispatches or self._has_here(named)
+        return self._has_here(f"experts/{self._priced_form}@{kernel}/{self._routing}")
 
     @property
     def prices_prompts_apart(self) -> bool:
@@ -311,7 +323,12 @@ class OperatorList:
         with room for all, and the sums of experts by another: SGLang's `DpPaddingMode.SUM_LEN`. Its kernels
         by CUTLASS gather tokens quantised to 4 bits, and scatter the sums."""
         quantised = self._kernel == "cutlass" and self._expert_form == "nvfp4"
-        return self._sglang and self._layout.attention_dp > 1 and not quantised and not self.dispatches
+        return (
+            self._engine == "sglang"
+            and self._layout.attention_dp > 1
+            and not quantised
+            and not self.dispatches
+        )
 
     def projections(self, tokens: Array) -> Array:
         """Matrix products before and behind the attention of one layer with a KV cache."""
@@ -528,8 +545,8 @@ class OperatorList:
         return self._ns(["move"], lambda gpu: work.move(gpu, np.maximum(rows, 1.0), width))
 
     def _over_link(self, names: Sequence[str], price: Callable[[GpuSpec, float], Priced]) -> Array:
-        """An exchange. On a GPU that was not measured it takes as long as what the measured link carries in
-        the same time, and what this GPU's takes longer for the smallest.
+        """An exchange. Over a link that was not measured it takes as long as what the measured one carries in
+        the same time, and what this one takes longer for the smallest.
 
         Args:
             price: of a GPU, for so many times the bytes.
@@ -538,8 +555,6 @@ class OperatorList:
         if operators is None:
             return price(self._gpu, 1.0).ns
         name, surface = operators
-        if name == self._gpu.name.lower():
-            return surface.ns(price(self._gpu, 1.0))
         measured_on = load_gpu(name)
         slower = measured_on.link_bytes_per_s / self._gpu.link_bytes_per_s
         longer_ns = self._gpu.all_reduce_overhead_ns - measured_on.all_reduce_overhead_ns

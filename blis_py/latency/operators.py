@@ -152,10 +152,9 @@ class Operators:
         options, terms = self._options
         return Operators(*self._made_of, server=server, options=options, terms=terms)
 
-    @property
-    def has_own_experts(self) -> bool:
-        """Whether the kernel of experts that is set has prices of its own."""
-        return self._list.has_own_experts
+    def has_experts_by(self, moe_backend: str) -> bool:
+        """Whether a kernel of experts, as a server is set to it, has prices."""
+        return self._list.has_experts_by(moe_backend.removeprefix("flashinfer_"))
 
     # --- parts -------------------------------------------------------------------------------------
 

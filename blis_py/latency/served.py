@@ -182,8 +182,8 @@ def _own_ns(served: Served) -> NDArray[np.float64]:
 
 _DECODES = 1, 8, 32, 128, 512
 _CONTEXTS = 128, 16_384
-_PROMPTS = 64, 512, 2048, 8192
-_BESIDE = (0, 0), (0, 32_768), (64, 0)
+_PROMPTS = 16, 64, 256, 1024, 2048, 4096, 8192
+_BESIDE = (0, 0), (0, 32_768), (32, 0), (256, 0)
 """Decodes beside a prompt, and cached tokens of it."""
 
 

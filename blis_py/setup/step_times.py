@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from blis_py import latency
 from blis_py.config.engine import names
 from blis_py.config.implied import from_preset
-from blis_py.config.latency import LatencySection
+from blis_py.config.latency import MOE_BACKENDS, LatencySection
 from blis_py.config.models import PLAIN_ENGINE, RunConfig
 from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.config import SchedulerConfig
@@ -190,7 +190,11 @@ def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tup
 
 
 def _of_experts(served: Deployment, load: ExpertLoad | None, model: LatencyModel) -> Iterator[str]:
-    """The load of experts in use, and a note on kernels of experts that have no prices of their own."""
+    """The load of experts in use, and a note on kernels that no experts need.
+
+    Raises:
+        InputError: the kernel that is set has no prices.
+    """
     if load is not None:
         yield load.text
     backend = served.config.latency.moe_backend
@@ -198,12 +202,14 @@ def _of_experts(served: Deployment, load: ExpertLoad | None, model: LatencyModel
         return
     if not served.shape.is_moe:
         yield "latency.moe_backend has no effect on a model without experts"
-    elif not getattr(unbounded(model), "has_own_experts", False):
+        return
+    has_experts_by = getattr(unbounded(model), "has_experts_by", None)
+    if has_experts_by is not None and not has_experts_by(backend):
         gpu = "this device" if served.gpu is None else f"the {served.gpu.name}"
-        yield (
-            f"latency.moe_backend {backend} has no prices of its own: experts of {served.shape.name}'s "
-            f"format were not measured with it on {gpu}, and those of other kernels stand in"
-        )
+        priced = [name for name in MOE_BACKENDS if name == "auto" or has_experts_by(name)]
+        problem = f"is not priced: experts of {served.shape.name}'s format were not measured with it on {gpu}"
+        fix = f"use {' or '.join(priced)}"
+        raise InputError(problem, key="--moe-backend", value=backend, fix=fix)
 
 
 def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:

@@ -37,17 +37,24 @@ def test_a_link_without_a_price_is_refused(blis: Blis, model: str) -> None:
 def test_sixteen_gpus_of_two_servers_are_refused_or_reported(blis: Blis) -> None:
     code, _, err = blis(*LLAMA, "--tp", 16, "--latency-model", "trained")
     assert code == 2
-    assert "tell the slowest link between them with --link-gbps" in err
+    assert "--tp: the link joins 8 H100; 16 would need another link" in err
     code, _, err = blis(*LLAMA, "--tp", 16, "--engine", "blis")
     assert code == 0
     assert "note: TP16 is more GPUs than the 8 H100 that a link joins" in err
     code, _, err = blis(*LLAMA, "--tp", 16, "--latency-model", "trained", "--link-gbps", 50)
+    assert code == 2
+    assert "--tp: PCIe joins 8 H100; 16 would need another link" in err
+    code, _, err = blis(*LLAMA, "--tp", 16, "--latency-model", "trained", "--link-gbps", 400)
     assert code == 0
-    text = (
-        "all 16 GPUs are linked by 50 GB/s, as given; a small all-reduce takes 5 µs as on the H100's own "
-        "link: over PCIe or a network it takes 20 µs and more, so such links come out too fast"
-    )
-    assert f"note: {text}" in err
+    stated = "a small all-reduce takes 5 µs as on the H100's own link"
+    assert f"note: all 16 GPUs are linked by 400 GB/s, as given; {stated}" in err
+
+
+def test_a_network_is_no_link_of_an_instance(blis: Blis) -> None:
+    code, _, err = blis(*LLAMA, "--tp", 4, "--latency-model", "trained", "--link-gbps", 1.25)
+    assert code == 2
+    assert "--link-gbps: is slower than any PCIe slot of a GPU server" in err
+    assert "describe what was measured in a GPU file" in err
 
 
 def test_a_gpu_known_by_its_datasheet_alone_reports_it(blis: Blis) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +71,7 @@ class Case(NamedTuple):
         """Raises:
         InputError: the model is not priced.
         """
-        return _in_form(load_model(self.model), self.form)
+        return _in_form(_model(self.model), self.form)
 
 
 class Excepted(NamedTuple):
@@ -103,6 +103,17 @@ class Violation(NamedTuple):
     ratio: float
 
 
+@cache
+def _gpu(name: str) -> GpuSpec:
+    return load_gpu(name)
+
+
+@cache
+def _model(name: str) -> ModelShape:
+    return load_model(name)
+
+
+@cache
 def _in_form(shape: ModelShape, form: str) -> ModelShape:
     linear = 2.0
     if "kv8" in form:
@@ -155,7 +166,7 @@ def prices(case: Case) -> Prices | None:
         shape = case.shape
         if case.form == "mxfp4" and not shape.is_moe:
             return None
-        model = build("trained", shape=shape, gpu=load_gpu(case.gpu), tp=case.tp, kernels=case.engine)
+        model = build("trained", shape=shape, gpu=_gpu(case.gpu), tp=case.tp, kernels=case.engine)
     except InputError:
         return None
     return _grid(model.step_ns)
@@ -194,10 +205,10 @@ def _excepted(case: Case, relation: str) -> Iterator[float]:
 
 def _ratios(case: Case, own: Prices) -> Iterator[tuple[str, float]]:
     for wider in WIDER.get(case.form, ()):
-        if not (case.form == "nvfp4" and wider == "fp8" and not load_gpu(case.gpu).fp4_flops):
+        if not (case.form == "nvfp4" and wider == "fp8" and not _gpu(case.gpu).fp4_flops):
             yield from _against(f"slower than {wider}", own, prices(case._replace(form=wider)))
     for older in NEWER.get(case.gpu, ()):
-        if _multiplies_alike(case, load_gpu(older)):
+        if _multiplies_alike(case, _gpu(older)):
             yield from _against(f"slower than on {older}", own, prices(case._replace(gpu=older)))
     if case.tp > 1:
         fewer = case._replace(tp=case.tp // 2)
@@ -210,7 +221,7 @@ def _ratios(case: Case, own: Prices) -> Iterator[tuple[str, float]]:
         yield f"{name}: longer contexts or more decodes are faster", (part[:, :-1] / part[:, 1:]).max()
     growth = np.array(_SEQS[1:]) / np.array(_SEQS[:-1])
     yield "less throughput with more sequences", (own.decodes[1:] / own.decodes[:-1] / growth[:, None]).max()
-    shape, gpu = case.shape, load_gpu(case.gpu)
+    shape, gpu = case.shape, _gpu(case.gpu)
     least = _grid(lambda step: bound_ns(shape, gpu, case.tp, step))
     yield "faster than the datasheet", max((a / b).max() for a, b in zip(least, own, strict=True))
 
@@ -231,13 +242,13 @@ def _multiplies_alike(case: Case, older: GpuSpec) -> bool:
 
 def _exchange_ns(case: Case, step: StepFeatures) -> float:
     """Two all-reduces of each layer, at the share of the link that large ones reach."""
-    shape, gpu = case.shape, load_gpu(case.gpu)
+    shape, gpu = case.shape, _gpu(case.gpu)
     moved = step.tokens * shape.hidden * 2 * 2 * (case.tp - 1) / case.tp
     ns = moved / (gpu.link_bytes_per_s * gpu.link_efficiency / 1e9)
     return 2 * shape.layers * (gpu.all_reduce_overhead_ns + ns)
 
 
 def cases(models: Sequence[str], gpus: Sequence[str], engines: Sequence[str] = ENGINES) -> Iterator[Case]:
-    """All formats and TP degrees."""
-    for model, gpu, engine, form, tp in product(models, gpus, engines, FORMS, TP):
+    """All formats and TP degrees, neighbours close together."""
+    for model, engine, tp, gpu, form in product(models, engines, TP, gpus, FORMS):
         yield Case(model, form, gpu, engine, tp)

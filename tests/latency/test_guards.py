@@ -43,7 +43,7 @@ ALONE = replace(H100, link_gpus=1)
 def test_gpus_that_no_link_joins_are_refused(make: Callable[..., Any]) -> None:
     make(ALONE, 1)
     make(H100, 2)
-    with pytest.raises(InputError, match="joins 1 GPUs, and what joins 2 is not known"):
+    with pytest.raises(InputError, match="the link joins 1 H100; 2 would need another link"):
         make(ALONE, 2)
 
 
@@ -53,7 +53,7 @@ def test_a_profile_of_several_gpus_needs_their_link(tmp_path: Path) -> None:
     (folder / "meta.yaml").write_text(meta + "skew_fit: {enabled: true, per_tp: {1: {alpha_default: 0.5}}}\n")
     assert read_layer_profile(folder, DENSE, H100, 1).skew == 0.5
     assert read_layer_profile(folder, DENSE, H100, 2).skew == 0  # fitted to one GPU alone
-    with pytest.raises(InputError, match="joins 1 GPUs"):
+    with pytest.raises(InputError, match="the link joins 1 H100"):
         read_layer_profile(folder, DENSE, ALONE, 2)
 
 
