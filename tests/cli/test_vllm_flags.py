@@ -43,7 +43,7 @@ def test_a_finite_rate_is_a_rate(blis: Blis) -> None:
     ("flags", "complaint"),
     [
         (("--enable-eplb",), "--enable-eplb: is a flag of vLLM that cannot be honoured"),
-        (("--swap-space", "4"), "--swap-space: is a flag of vLLM"),
+        (("--cpu-offload-gb", "4"), "--cpu-offload-gb: is a flag of vLLM"),
         (("--max-num-partial-prefills", "4"), "--max-num-partial-prefills: is a flag of vLLM"),
         (("--speculative-config", "{}"), "--speculative-config: is a flag of vLLM"),
         (("--request-rate", "inf"), "--request-rate: would send everything at once"),

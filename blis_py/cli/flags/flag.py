@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 
 Flags = dict[str, Any]
 """Flags as given, by name (`--tp`); those not given are absent."""
+SERVERS = "vLLM"
+"""Heading of the flags of servers and their benchmarks: commands with it take all flags of servers."""
+OF_SERVERS = "of servers"
+"""Entry of given flags with those that only servers have: pairs of name and text."""
 
 
 class Flag(NamedTuple):

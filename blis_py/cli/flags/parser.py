@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from blis_py.cli.flags.flag import Flag, Flags, Group, spelled
+from blis_py.cli.flags.flag import OF_SERVERS, SERVERS, Flag, Flags, Group, spelled
 from blis_py.errors import InputError
 
 HELP = ("-h", "--help")
@@ -40,6 +40,8 @@ def parse(words: Sequence[str], groups: Sequence[Group]) -> Flags | None:
         InputError: an unknown flag, a word too many, a value that is missing or of the wrong kind.
     """
     flags = dict(spelled(groups))
+    takes_servers = any(title == SERVERS for title, _ in groups)
+    of_servers: Flags = {}
     given: Flags = {}
     standing: list[str] = []
     left = list(words[::-1])
@@ -53,16 +55,28 @@ def parse(words: Sequence[str], groups: Sequence[Group]) -> Flags | None:
         if word.startswith("-") and word != "-":
             name, equals, value = word.partition("=")
             name = _with_dashes(name, flags)
-            flag = _known(name, flags)
+            extra = _of_servers(name) if takes_servers and name not in flags else None
+            flag = extra or _known(name, flags)
             values = [value] if equals else _values(name, flag, left, flags)
             if flag.kind is bool and equals:
                 raise InputError(f"option {name!r} does not take a value")
             _check_digits(name, flag, values)
+            if extra is not None:
+                of_servers[name] = "" if flag.kind is bool else " ".join(values)
+                continue
             given[name] = _merged(given.get(name, ()), _converted(name, flag.kind, values), flag.kind)
         else:
             standing.append(word)
     given |= _placed(standing, [flag for name, flag in flags.items() if not name.startswith("-")])
-    return {name: given[name] for name in flags if name in given}
+    found = {name: given[name] for name in flags if name in given}
+    return found | ({OF_SERVERS: list(of_servers.items())} if of_servers else {})
+
+
+def _of_servers(name: str) -> Flag | None:
+    """The flag that only servers have."""
+    from blis_py.cli.flags.server_flags import flag_of  # reads tables, which few command lines need
+
+    return flag_of(name)
 
 
 def _check_digits(name: str, flag: Flag, values: list[str]) -> None:

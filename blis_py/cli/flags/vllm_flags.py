@@ -1,6 +1,7 @@
-"""Flags of `vllm serve` and `vllm bench serve` beyond those that have a setting here: none is ignored.
+"""Flags of `vllm bench serve`, and those of servers that need others beside them: none is ignored.
 
-A value that changes nothing is accepted; what cannot be honoured is refused by its name.
+A value that changes nothing is accepted; what cannot be honoured is refused by its name. All other flags of
+servers: `server_flags`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.cli.flags import server_flags as servers
-from blis_py.cli.flags.flag import Flag, Flags, Group
+from blis_py.cli.flags.flag import SERVERS, Flag, Flags, Group
 from blis_py.config.models import PLAIN_ENGINE
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
@@ -19,66 +20,24 @@ from blis_py.files.yaml_files import load_mapping
 from blis_py.models.model_shape import config_name, load_model
 
 _UNCHANGING: dict[str, tuple[str, ...]] = {
-    "--api-server-count": ("1",),
-    "--attention-backend": (),
-    "--compilation-config": (),
-    "--cpu-offload-gb": ("0",),
     "--dataset-name": ("random",),
     "--dataset-path": (),
-    "--decode-context-parallel-size": ("1",),
-    "--distributed-executor-backend": ("mp", "uni"),
-    "--dtype": ("auto", "bfloat16", "float16", "half"),
-    "--hf-overrides": (),
-    "--kv-cache-memory-bytes": (),
-    "--kv-transfer-config": (),
-    "--lora-modules": (),
-    "--max-long-partial-prefills": ("1",),
-    "--max-num-partial-prefills": ("1",),
     "--num-warmups": ("0",),
-    "--pipeline-parallel-size": ("1",),
-    "--quantization": (),
     "--ramp-up-strategy": (),
-    "--speculative-config": (),
-    "--swap-space": ("0",),
 }
-"""Values that are what is simulated in any case; every other one asks for something else."""
-_OWNERS = dict.fromkeys(_UNCHANGING, "vLLM")
-for _engine, _values in servers.UNCHANGING.items():
-    _UNCHANGING |= _values
-    _OWNERS |= dict.fromkeys(_values, _engine)
+"""Values of the benchmark that are what is simulated in any case; every other one asks for something else."""
 _INSTEAD = {
-    **servers.INSTEAD,
     "--dataset-name": "describe the requests with --prompt-tokens and its like, or give them with --trace",
     "--dataset-path": "give its requests with --trace",
-    "--hf-overrides": "give a config.json with --model-config",
-    "--kv-cache-memory-bytes": "give the number of blocks with --num-kv-blocks",
-    "--quantization": "drop it if the checkpoint is quantised so, else give --model-config of one",
 }
-_SWITCHES = (
-    "--disable-custom-all-reduce",
-    "--enable-dbo",
-    "--enable-eplb",
-    "--enable-lora",
-    "--no-enable-chunked-prefill",
-    "--use-beam-search",
-)
-"""Change what an engine does, and are not simulated."""
+_SWITCHES = ("--use-beam-search",)
+"""Change what a client does, and are not simulated."""
 _WITHOUT_EFFECT = (
-    *("--host", "--port", "--served-model-name", "--tokenizer", "--base-url", "--endpoint", "--api-key"),
-    *("--revision", "--tokenizer-revision", "--tokenizer-mode", "--load-format", "--download-dir"),
-    *("--hf-token", "--chat-template", "--tool-call-parser", "--reasoning-parser", "--generation-config"),
-    *("--uvicorn-log-level", "--max-log-len", "--backend", "--endpoint-type", "--result-dir"),
+    *("--base-url", "--endpoint", "--backend", "--endpoint-type", "--result-dir", "--tokenizer"),
     *("--result-filename", "--label", "--percentile-metrics", "--metric-percentiles", "--temperature"),
     *("--top-p", "--top-k", "--min-p", "--request-id-prefix", "--ready-check-timeout-sec"),
-    *servers.WITHOUT_EFFECT,
 )
-_IDLE = (
-    *("--trust-remote-code", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"),
-    *("--disable-log-stats", "--disable-uvicorn-access-log", "--enable-chunked-prefill"),
-    *("--enable-auto-tool-choice", "--enable-prompt-tokens-details", "--enable-sleep-mode"),
-    *("--ignore-eos", "--save-result", "--save-detailed", "--append-result", "--disable-tqdm"),
-    *servers.IDLE,
-)
+_IDLE = ("--ignore-eos", "--save-result", "--save-detailed", "--append-result", "--disable-tqdm")
 _RANGE = "--random-range-ratio"
 _STREAM = "--stream-interval"
 _RANKS = "--data-parallel-size"
@@ -89,11 +48,11 @@ _RANDOM = {"input": 1024, "output": 128}
 """Tokens of the requests of `--dataset-name random`, all alike, by default."""
 
 FLAGS: Group = (
-    "vLLM",
+    SERVERS,
     (
         *(Flag(name, str, "", hidden=True) for name in (*_UNCHANGING, *_WITHOUT_EFFECT)),
         *(Flag(name, bool, "", hidden=True) for name in (*_SWITCHES, *_IDLE)),
-        *(Flag(name, bool, "", hidden=True) for name in (*servers.REPLICATED, *servers.SWITCHES, _ALL_RANKS)),
+        *(Flag(name, bool, "", hidden=True) for name in (*servers.REPLICATED, _ALL_RANKS)),
         Flag(_STREAM, int, "", hidden=True),
         Flag(_RANKS, int, "", aliases=("-dp",), hidden=True),
         Flag(servers.PROMPTS, int, "", hidden=True),
@@ -131,12 +90,13 @@ def refuse(flags: Flags) -> None:
         unchanging = _UNCHANGING.get(name)
         if name in _SWITCHES or (unchanging is not None and value not in unchanging):
             raise InputError(
-                f"is a flag of {_OWNERS.get(name, 'vLLM')} that cannot be honoured",
+                "is a flag of vLLM that cannot be honoured",
                 key=name,
                 value=None if value is True else value,
                 fix=_INSTEAD.get(name, "drop it"),
             )
-    if servers.SGLANG_REPLICATED in flags and not _REPLICAS & flags.keys():
+    replicas = any(key == "attention_dp" for _, key, _ in servers.settings(flags))
+    if servers.SGLANG_REPLICATED in flags and not (replicas or _REPLICAS & flags.keys()):
         key, fix = servers.SGLANG_REPLICATED, "add --attention-dp N"
         raise InputError("does not say how many replicas", key=key, fix=fix)
     ranks = int(flags[_RANKS] if _RANKS in flags else flags.get("-dp", 1))
@@ -175,7 +135,7 @@ def settings(flags: Flags) -> list[tuple[str, str, Any]]:
         InputError: a policy that vLLM does not have; an endless rate without a limit.
     """
     given = [*_requests(flags), *_arrivals(flags), *_distributed(flags)]
-    given += [(name, *setting) for name, setting in servers.SWITCHES.items() if name in flags]
+    given += servers.settings(flags)
     if servers.TRTLLM_REPLICATED in flags and not _REPLICAS & flags.keys():
         gpus = next((flags[name] for name in _WIDTHS if name in flags), None)
         if gpus is None:
