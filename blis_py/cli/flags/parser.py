@@ -74,7 +74,7 @@ def parse(words: Sequence[str], groups: Sequence[Group]) -> Flags | None:
 
 def _of_servers(name: str) -> Flag | None:
     """The flag that only servers have."""
-    from blis_py.cli.flags.server_flags import flag_of  # reads tables, which few command lines need
+    from blis_py.cli.flags.listed_flags import flag_of  # reads tables, which few command lines need
 
     return flag_of(name)
 
