@@ -80,7 +80,7 @@ def _settings(name: str, text: str, flags: Flags) -> Iterator[tuple[str, str, An
 
 
 def _problem(findings: LaunchFindings, meaning: FlagMeaning) -> str:
-    """What a server would do otherwise; empty if a flag is a setting, or changes nothing."""
+    """Difference of a server under a flag; empty if it is a setting, or changes nothing."""
     if findings.unmodelled:
         return meaning.would or "is not modelled"
     return _UNREAD if findings.parts.keys() - set(_IDLE_PARTS) else ""
