@@ -116,11 +116,11 @@ def _variants() -> tuple[Variant, ...]:
 
 VLLM = Engine(
     package=PACKAGE,
-    kept=("vllm/v1/", "vllm/utils/", "vllm/config/", "vllm/engine/", "vllm/entrypoints/"),
+    kept=("vllm/v1/", "vllm/utils", "vllm/config", "vllm/engine/", "vllm/entrypoints/"),
     program=Path(__file__).with_name("vllm_child.py"),
     config=config,
     variants=_variants(),
-    releases=("0.10", "0.12", "0.15", "0.19", "0.24", "0.29", "0.33", "newest"),
+    releases=("0.8", "0.9", "0.10", "0.12", "0.15", "0.19", "0.24", "0.29", "0.33", "newest"),
     gated=("0.15", "0.24", "newest"),
     recorded=("0.15", "0.24", "0.29", "0.33"),
     settings=tuple(f"vllm/config/{name}.py" for name in ("scheduler", "cache", "parallel", "speculative")),

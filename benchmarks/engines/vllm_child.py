@@ -34,6 +34,7 @@ from benchmarks.engines.scenario import (
 from benchmarks.engines.vllm_config import Section, vllm_config
 from benchmarks.engines.vllm_drive import Drive
 
+_SCHED = "vllm.v1.core.sched"
 REAL = (
     "vllm.v1.core",
     "vllm.v1.request",
@@ -107,6 +108,9 @@ class Grammars:
     def grammar_init(self, request: Any) -> None:
         """Nothing: grammars are compiled."""
 
+    def grammar_bitmask(self, *details: Any) -> None:
+        """Nothing: what is sampled does not depend on it."""
+
     def should_advance(self, request: Any, **details: Any) -> bool:
         """Whether a grammar constrains the output of a request."""
         return request.structured_output_request is not None
@@ -160,10 +164,9 @@ class Vllm:
         self._request = importlib.import_module("vllm.v1.request").Request
         status = importlib.import_module("vllm.v1.request").RequestStatus
         self.preempted, self.aborted = status.PREEMPTED, status.FINISHED_ABORTED
-        sched = "vllm.v1.core.sched"
-        self._plain = importlib.import_module(f"{sched}.scheduler").Scheduler
-        self._overlapped = importlib.import_module(f"{sched}.async_scheduler").AsyncScheduler
-        self.defaults = config_defaults.of_path(root / "vllm" / "config")
+        self._plain = importlib.import_module(f"{_SCHED}.scheduler").Scheduler
+        config = root / "vllm" / "config"
+        self.defaults = config_defaults.of_path(config if config.exists() else config.with_suffix(".py"))
 
     def drive(self, scenario: Scenario) -> list[StepTrace]:
         """Steps of a scenario, as `scenario.StepTrace`."""
@@ -183,8 +186,18 @@ class Vllm:
         )
         groups = [self._kv.KVCacheGroupSpec(["layer"], spec)]
         blocks = scenario["num_kv_blocks"] + 1  # one is the null block
-        cache = self._kv.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-        kind = self._overlapped if scenario["async_scheduling"] else self._plain
+        cache = self._kv.KVCacheConfig(
+            **_known(
+                self._kv.KVCacheConfig,
+                num_blocks=blocks,
+                kv_cache_tensors=[],
+                tensors={},
+                kv_cache_groups=groups,
+            )
+        )
+        kind = self._plain
+        if scenario["async_scheduling"]:
+            kind = importlib.import_module(f"{_SCHED}.async_scheduler").AsyncScheduler
         return kind(
             **_known(
                 self._plain.__init__,
@@ -214,6 +227,9 @@ class Vllm:
                 prompt_token_ids=token_ids(spec["prompt"]),
                 sampling_params=params,
                 pooling_params=None,
+                multi_modal_inputs=None,
+                multi_modal_hashes=None,
+                multi_modal_placeholders=None,
                 arrival_time=spec["arrival"],
                 priority=spec["priority"],
                 block_hasher=_hasher(scenario["block_size"]) if scenario["enable_prefix_caching"] else None,

@@ -103,7 +103,7 @@ class Rank:
     def _plan(self, repeats: bool, throttled: bool, entry: StepTrace) -> Planned | None:
         """Schedule a step; None if it is empty."""
         scheduler, known = self.scheduler, self._known
-        placeholders = {name: request.num_output_placeholders for name, request in known.items()}
+        in_flight = {name: getattr(each, "num_output_placeholders", 0) for name, each in known.items()}
         preempted: set[str] = set()
         while True:
             running = {request.request_id for request in scheduler.running}
@@ -130,7 +130,7 @@ class Rank:
             name: len(drafts.get(name, ())) if name in running and name not in preempted else 0
             for name in tokens
             if known[name].num_computed_tokens
-            >= known[name].num_tokens + (0 if name in preempted else placeholders[name])
+            >= known[name].num_tokens + (0 if name in preempted else in_flight[name])
         }
         return Planned(output, accepts) if tokens else None
 

@@ -40,8 +40,9 @@ _SUMS, _GRAPHS_OF_CHUNKS = (0, 5, 3), (0, 5, 10)
 """Releases of SGLang from which the share is the rest of a sum of needs; and from which chunks have CUDA
 graphs by default, and states of linear attention are copied beside the running step."""
 _LARGE_GPU_BYTES, _LARGEST_GPU_BYTES = 70 << 30, 160 << 30
-"""GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100; and those of the
-largest."""
+"""GPU memory in bytes from which vLLM applies the defaults of large GPUs, and those of the largest."""
+_A100_IS_SMALL = (0, 9)
+"""Release of vLLM from which the defaults of large GPUs are not those of A100."""
 _LARGEST = (0, 28)
 """Release of vLLM from which the largest have defaults of their own."""
 _LATE_KERNELS_MS = 69_800.0
@@ -214,7 +215,9 @@ def _page_reserve(server: LaunchedEngine) -> str:
 
 def _is_large(server: LaunchedEngine) -> bool:
     gpu = server.gpu
-    return gpu is not None and gpu.driver_memory_bytes >= _LARGE_GPU_BYTES and "a100" not in gpu.name.lower()
+    if gpu is None or gpu.driver_memory_bytes < _LARGE_GPU_BYTES:
+        return False
+    return "a100" not in gpu.name.lower() or not server.since(_A100_IS_SMALL)
 
 
 def _vllm_tokens(server: LaunchedEngine) -> int:
@@ -276,10 +279,10 @@ class DerivedSetting(NamedTuple):
 RULES = {
     "vllm-tokens": DerivedSetting(
         _vllm_tokens,
-        "by GPU memory: 2048 below 70 GiB and on A100, 8192 below 160 (before 0.28 from 70 on), else 16384",
+        "by GPU memory: 2048 below 70 GiB and on A100 (from 0.9), 8192 below 160 (to 0.27 from 70 on), else 16384",
     ),
     "vllm-requests": DerivedSetting(
-        _vllm_requests, "1024 from 70 GiB on but for A100, else 256; at most max_num_batched_tokens"
+        _vllm_requests, "1024 from 70 GiB on but for A100 from 0.9, else 256; at most max_num_batched_tokens"
     ),
     "vllm-ranks": DerivedSetting(
         _vllm_ranks, "least-queued, in turn among equals from 0.25; least-loaded from 0.27"

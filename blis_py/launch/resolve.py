@@ -206,10 +206,10 @@ def preset_of(engine: str, release: str) -> tuple[str, list[str]]:
     try:
         load_engine(name)
     except InputError:
-        own = {each: load_engine(each).releases for each in names() if each.partition("-")[0] == engine}
+        spans = [load_engine(each).releases for each in names() if each.partition("-")[0] == engine]
         number = tuple(map(int, re.findall(r"\d+", release)[:2]))
-        older = [each for each, span in own.items() if span and number < _number(span[0])]
-        nearest = min(older, key=lambda each: _number(own[each][0]), default=engine)
+        later = [span[0] for span in spans if span and number < _number(span[0])]
+        nearest = f"{engine}-{min(later, key=_number)}" if later else engine
         return nearest, [f"no preset describes {engine} {release}: {nearest} is the nearest"]
     return name, []
 

@@ -61,12 +61,21 @@ def test_small_gpus_had_smaller_chunks_before_0_5_20() -> None:
         ({"gpu": "h100", SEQS: 4}, 8192, 4),
     ],
 )
-@pytest.mark.parametrize("engine", ["vllm", "vllm-0.10"])
+@pytest.mark.parametrize("engine", ["vllm", "vllm-0.9", "vllm-0.10"])
 def test_vllm_has_as_many_requests_as_a_step_has_tokens_at_most(
     engine: str, settings: dict[str, Any], tokens: int, requests: int
 ) -> None:
     own = load_config(overrides={**settings, "engine": engine, "model": "llama-3.1-8b"}).scheduler
     assert (own.max_num_batched_tokens, own.max_num_seqs) == (tokens, requests)
+
+
+def test_a100_was_a_large_gpu_of_vllm_0_8() -> None:
+    found = {
+        release: load_config(overrides={**LLAMA, "gpu": "a100-80", "engine": release}).scheduler
+        for release in ("vllm-0.8", "vllm-0.9")
+    }
+    limits_of = {key: (own.max_num_batched_tokens, own.max_num_seqs) for key, own in found.items()}
+    assert limits_of == {"vllm-0.8": (8192, 1024), "vllm-0.9": (2048, 256)}
 
 
 def test_a_wider_step_of_vllm_has_more_requests_again() -> None:

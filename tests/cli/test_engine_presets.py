@@ -156,6 +156,7 @@ def test_a_synchronous_engine_waits_for_its_host() -> None:
 @pytest.mark.parametrize(
     ("release", "asynchronous"),
     [
+        ("vllm-0.8", False),
         ("vllm-0.10", False),
         ("vllm-0.13.1", False),
         ("vllm-0.14", True),
@@ -254,7 +255,7 @@ def test_settings_of_an_engine_file_may_begin_and_end_with_a_release(tmp_path: P
         load_config(overrides={"engine": str(file)})
 
 
-@pytest.mark.parametrize("release", ["vllm-0.9", "vllm-0.x", "sglang-0.6"])
+@pytest.mark.parametrize("release", ["vllm-0.7", "vllm-0.x", "sglang-0.6"])
 def test_a_release_that_was_not_read_is_refused(release: str) -> None:
     with pytest.raises(InputError, match="no such engine"):
         load_config(overrides={"engine": release})

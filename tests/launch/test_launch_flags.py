@@ -184,9 +184,9 @@ def test_under_what_no_result_would_hold_is_refused(engine: str, flags: str, com
 
 
 def test_a_release_without_a_preset_is_named() -> None:
-    launch = read_launch(["docker run vllm/vllm-openai:v0.8.5 --model Qwen/Qwen3-8B"])
-    assert launch.values["engine"] == "vllm-0.10"
-    assert "no preset describes vllm 0.8.5: vllm-0.10 is the nearest" in launch.notes
+    launch = read_launch(["docker run vllm/vllm-openai:v0.7.3 --model Qwen/Qwen3-8B"])
+    assert launch.values["engine"] == "vllm-0.8"
+    assert "no preset describes vllm 0.7.3: vllm-0.8 is the nearest" in launch.notes
     launch = read_launch(["docker run -d vllm/vllm-openai:latest --model Qwen/Qwen3-8B"])
     assert any("the release of vllm is not said" in note for note in launch.notes)
 
