@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,13 +38,20 @@ from page_text import ADOPTED, CONTRADICTED, FIRST_WAVE, HEAD, MARGINAL, MISSED 
 from point_sets import points_of  # noqa: E402
 from points import Point  # noqa: E402
 from predictions import Predictions  # noqa: E402
+from train_terms import samples  # noqa: E402
 
 from blis_py.version import __version__  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def page(of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str) -> str:
+def page(
+    of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str, learned_on: Collection[str] = ()
+) -> str:
+    """
+    Args:
+        learned_on: points that terms were learned on.
+    """
     priced = [o for o in of if o.errors]
     sound = [o for o in priced if o.sound]
     sections = {
@@ -54,6 +61,9 @@ def page(of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str)
                 "all": priced,
                 "all but those that contradict themselves": [o for o in priced if not o.contradictory],
                 "neither contradicting themselves nor another run": sound,
+                "of these, points that no term was learned on": [
+                    o for o in sound if o.point.id not in learned_on
+                ],
             },
         ),
         "Against the goals": [*goals(priced), "", *families(priced)],
@@ -123,17 +133,19 @@ def main() -> None:
         print(f"{len(found)} of {len(points)} points; {missing} of this part are missing: run again")
         return
     said = f" --every {options.every}" if options.every > 1 else ""
-    write([outcome_of(*pair) for pair in found], options.out, said)
+    learned_on = {point.id for points in samples(options.data).values() for point in points}
+    write([outcome_of(*pair) for pair in found], options.out, said, learned_on)
 
 
-def write(outcomes: Sequence[Outcome], out: Path | None, said: str) -> None:
+def write(outcomes: Sequence[Outcome], out: Path | None, said: str, learned_on: Collection[str] = ()) -> None:
+    """Write both files; `learned_on` as in `page`."""
     json_file = (out or ROOT / "benchmarks" / "results") / "accuracy.json"
     history = json.loads(json_file.read_text())["history"] if json_file.exists() else []
     history = [h for h in history if (h["version"], h["date"]) != (__version__, _today())] + [
         _entry(outcomes)
     ]
     page_file = (out or ROOT / "docs") / "accuracy.md"
-    page_file.write_text(put(page(outcomes, history, said)), encoding="utf-8")
+    page_file.write_text(put(page(outcomes, history, said, learned_on)), encoding="utf-8")
     figures = ",\n".join(json.dumps(_figures(outcome)) for outcome in outcomes)
     head = f'"version": "{__version__}", "history": {json.dumps(history)}'
     json_file.write_text(f'{{{head}, "points": [\n{figures}\n]}}\n', encoding="utf-8")

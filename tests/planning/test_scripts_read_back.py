@@ -18,24 +18,33 @@ from blis_py.planning.fleet_script import fleet_script
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.result import Candidate
 
-RELEASES = {
-    "vllm": [f"0.{minor}" for minor in range(10, 34)],
-    "sglang": ["0.5.1", "0.5.6", "0.5.9", "0.5.14"],
-}
-RELEASES["trtllm"] = ["1.0", "1.1.0rc2", "1.2", "1.3"]
+CANDIDATES = [
+    "trtllm-1.0.0rc3",
+    "trtllm-1.1.0rc2",
+    "trtllm-1.2.0rc6.post1",
+    "trtllm-1.3.0rc1",
+    "sglang-0.5.6.post2",
+]
 
 
 def presets() -> list[str]:
-    """Every bundled preset, and every release that one of them describes."""
-    found = names()
-    for engine, releases in RELEASES.items():
-        for release in releases:
-            try:
-                load_engine(f"{engine}-{release}")
-            except ValueError:
-                continue
-            found.append(f"{engine}-{release}")
+    """Every bundled preset, every release that one of them describes, and some candidates."""
+    found = [*names(), *CANDIDATES]
+    for name in names():
+        releases = load_engine(name).releases
+        if not releases:
+            continue
+        (*numbers, first), (*same, last) = ([int(part) for part in text.split(".")] for text in releases)
+        assert numbers == same
+        head = ".".join([name.partition("-")[0] + "-" + str(numbers[0]), *map(str, numbers[1:])])
+        found += [f"{head}.{number}" for number in range(first, last + 1)]
     return sorted(set(found))
+
+
+def test_the_releases_of_all_presets_are_tried() -> None:
+    found = presets()
+    assert {"vllm-0.10", "vllm-0.33", "sglang-0.5.1", "sglang-0.5.23", "trtllm-1.0", "trtllm-1.3"} <= {*found}
+    assert len(found) > 50
 
 
 def planned(**settings: Any) -> Any:
