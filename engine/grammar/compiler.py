@@ -193,7 +193,7 @@ def _xgrammar() -> Any:
         raise InputError(
             f"needs the package xgrammar, which cannot be imported ({error})",
             key="structured_outputs",
-            fix="pip install '.[engine]', or only pip install --no-deps xgrammar apache-tvm-ffi",
+            fix="pip install 'blis-py[engine]', or only pip install --no-deps xgrammar apache-tvm-ffi",
         ) from None
     return xgrammar
 

@@ -17,6 +17,8 @@ from engine.kernels import backend
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_KERNELS = __name__.removesuffix("op")
+"""The package of references and backends, with a dot."""
 OPS: dict[str, Op[..., Any]] = {}
 """Every op by name."""
 
@@ -50,7 +52,7 @@ class Op(Generic[P, R]):
     def by(self, name: backend.Backend) -> Callable[P, R]:
         """The implementation of a given backend."""
         if name not in self._loaded:
-            module = self.reference.__module__.replace("engine.kernels.", f"engine.kernels.{name}.")
+            module = self.reference.__module__.replace(_KERNELS, f"{_KERNELS}{name}.")
             self._loaded[name] = getattr(import_module(module), self.reference.__name__)
         return self._loaded[name]
 

@@ -50,7 +50,7 @@ def test_h_is_help(verb: str, blis: Blis) -> None:
 
 
 def test_brackets_in_help_are_brackets(blis: Blis) -> None:
-    assert "'.[engine]'" in blis("--help")[1]
+    assert "'blis-py[engine]'" in blis("--help")[1]
 
 
 def test_all_verbs_are_named_where_one_is_not_there(blis: Blis) -> None:

@@ -13,12 +13,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "release"))
 
 import release
 
-WHOLE = ("blis_py/__init__.py", "blis_py/py.typed", "engine/__init__.py", "blis_py-1.dist-info/METADATA")
+WHOLE = (
+    *("blis_py/__init__.py", "blis_py/py.typed", "blis_engine/__init__.py", "blis_py-1.dist-info/METADATA"),
+    "blis_py-1.dist-info/licenses/NOTICE.md",
+)
 
 
-def wheel(folder: Path, *names: str) -> Path:
+def wheel(folder: Path, *names: str, tag: str = "cp311-cp311-linux_x86_64") -> Path:
     folder.mkdir(exist_ok=True)
-    place = folder / "blis_py-1-cp311-cp311-linux_x86_64.whl"
+    place = folder / f"blis_py-1-{tag}.whl"
     with zipfile.ZipFile(place, "w") as file:
         for name in names:
             file.writestr(name, "")
@@ -28,8 +31,9 @@ def wheel(folder: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        ((*WHOLE, "tests/test_x.py"), "installs blis_py, engine, tests"),
-        ((*WHOLE, "engine/tiny/checkpoints/ar/model.safetensors"), "has checkpoints"),
+        ((*WHOLE, "tests/test_x.py"), "installs blis_engine, blis_py, tests"),
+        ((*WHOLE, "blis_engine/tiny/checkpoints/ar/model.safetensors"), "has checkpoints"),
+        (tuple(name for name in WHOLE if "NOTICE" not in name), "has no NOTICE.md"),
         (tuple(name for name in WHOLE if "typed" not in name), "no py.typed"),
     ],
 )
@@ -46,6 +50,7 @@ class Machine:
 
     def __init__(self, patch: pytest.MonkeyPatch, out: Path, broken: str = "") -> None:
         self.built: list[str] = []
+        """Interpreters of the wheels with native code."""
         self.broken, self.out = broken, out
         patch.setattr(release, "_path", lambda python: python)
         patch.setattr(release, "_sources", lambda: "sources")
@@ -54,7 +59,9 @@ class Machine:
         patch.setattr(release, "_call", lambda *words, **more: "")
         self.patch = patch
 
-    def build(self, python: str, out: Path) -> Path:
+    def build(self, python: str, out: Path, *, pure: bool = False) -> Path:
+        if pure:
+            return wheel(out, *WHOLE, tag="py3-none-any")
         if self.broken:
             self.broken = ""
             raise subprocess.CalledProcessError(1, ["pip", "wheel"])
@@ -94,7 +101,7 @@ def test_a_wheel_whose_run_was_stopped_is_only_run(monkeypatch: pytest.MonkeyPat
 def test_a_wheel_that_is_gone_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path / "dist")
     machine.release("a")
-    for file in (tmp_path / "dist").glob("*.whl"):
+    for file in (tmp_path / "dist").glob("*linux*.whl"):
         file.unlink()
     assert machine.release("a") == 0
     assert len(machine.built) == 2
@@ -105,12 +112,12 @@ def test_where_one_interpreter_cannot_build_the_others_do_and_it_is_said(
 ) -> None:
     machine = Machine(monkeypatch, tmp_path / "dist", broken="a")
     assert machine.release("a", "b") == 1
-    assert len(machine.built) == 1
+    assert machine.built == ["b"]
     assert "error: a: pip wheel: exit code 1" in capsys.readouterr().err
 
 
 def test_runs_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    machine, digests = Machine(monkeypatch, tmp_path / "dist"), iter("xy")
+    machine, digests = Machine(monkeypatch, tmp_path / "dist"), iter("xyx")
     monkeypatch.setattr(release, "run", lambda scratch, wheel: next(digests))
     assert machine.release("a", "b") == 1
 
@@ -180,3 +187,14 @@ def test_what_is_not_a_version_gets_no_tag(
     assert release_with("--tag", monkeypatch, repository) == (1 if problem else 0)
     assert problem in capsys.readouterr().err
     assert release._tags() == ([] if problem else ["v1.2"])
+
+
+def test_the_notes_of_a_release_are_its_section(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "CHANGELOG.md").write_text(
+        "# Changes\n\n## Unreleased\n\n- x\n\n## 1.2 (day)\n\n- y\n\n## 1.0\n- z\n"
+    )
+    assert release_with("--notes", monkeypatch, repository) == 0
+    assert capsys.readouterr().out == "- y\n"
+    assert (release.notes("1.0"), release.notes("1")) == ("- z\n", None)

@@ -145,4 +145,4 @@ def test_without_torch_it_states_what_to_install(
     monkeypatch.setattr(blis_py.cli.engine, "find_spec", find_spec)
     assert importlib.util.find_spec("torch") is not None
     assert main(["engine", "info"]) == 1
-    assert "pip install '.[engine]' where the sources of blis-py are" in capsys.readouterr().err
+    assert "pip install 'blis-py[engine]'" in capsys.readouterr().err
