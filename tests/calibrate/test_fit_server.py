@@ -10,9 +10,10 @@ import pytest
 
 from blis_py.api import build, run
 from blis_py.calibrate.fit.by_instance import by_instance
+from blis_py.calibrate.fit.front_end import with_front_end
 from blis_py.calibrate.fit.server import FittedServer, ServerFit, fit_server
 from blis_py.calibrate.fit.server_file import engine_file
-from blis_py.calibrate.fit.server_runs import NAMES, ServerRun, frontend_ms
+from blis_py.calibrate.fit.server_runs import NAMES, ServerRun, ServerRuns, frontend_ms
 from blis_py.calibrate.measured_header import at_the_server
 from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.token_times import TokenTimes, token_times
@@ -384,3 +385,54 @@ def test_a_file_under_another_latency_model_says_that_its_corrections_do_not_cou
     notes = run(**load, latency_model="roofline").notes
     assert any("latency.step_gap_us of" in note and "not roofline" in note for note in notes)
     assert not any("correct `trained` alone" in note for note in run(**load).notes)
+
+
+def two_terms(*names: str) -> tuple[dict[str, float], TokenTimes]:
+    """Numbers of a server with these terms, and what clients see of it without noise, quiet and busy."""
+    numbers = {"step_scale": 1.0, "gap_us": 0.0, "gap_seq_us": 0.0}
+    numbers |= {"frontend_ms": 5.7, "frontend_seq_ms": 0.047, "frontend_token_ms": 0.001}
+    numbers |= {name: PLANTED[name] for name in names}
+    values = list(numbers.values())
+    server = {
+        "latency": {"step_scale": values[0], "step_gap_us": values[1:3]},
+        "frontend_ms": [values[3], 0.0, *values[4:]],
+    }
+    load = {"num_requests": 800, "rate": 8.0, "arrival": "gamma", "cv": 4.0, "seed": 7, "timeout": None}
+    load |= {"prompt_tokens": 800, "output_tokens": 150}
+    record = run(model="llama-3.1-8b", **load, **server).record
+    return numbers, replace(token_times(record, "planted"), gaps=None)
+
+
+PLANTED = {"step_scale": 1.25, "gap_us": 3000.0, "gap_seq_us": 150.0}
+PLANTED |= {"frontend_ms": 21.0, "frontend_seq_ms": 0.5, "frontend_token_ms": 0.02}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("step_scale", "gap_us"), ("gap_us", "gap_seq_us")])
+def test_two_terms_of_steps_are_told_apart(names: tuple[str, str]) -> None:
+    numbers, times = two_terms(*names)
+    fit = fit_server(build(model="llama-3.1-8b"), times)
+    for name in NAMES[:3]:
+        assert fit.numbers[name].value == pytest.approx(numbers[name], rel=0.02), name
+    assert fit.worse == ""
+
+
+@pytest.mark.slow
+def test_delays_of_the_front_end_are_told_apart_where_steps_are_known() -> None:
+    numbers, times = two_terms("frontend_ms", "frontend_token_ms")
+    fit = fit_server(build(model="llama-3.1-8b"), times)
+    for name in NAMES:
+        assert fit.numbers[name].value == pytest.approx(numbers[name], rel=0.02), name
+    assert fit.held_out["TTFT"] < 0.02
+
+
+def test_least_absolute_errors_go_by_the_requests_that_are_exact() -> None:
+    """Two of three requests wait for a step for longer or shorter than simulated, one is exact."""
+    numbers, times = two_terms("frontend_token_ms")
+    setup = build(model="llama-3.1-8b")
+    one = ServerRun.of(setup, times, 0.0)
+    there = one.times(one.numbers_of(setup))
+    off = np.random.default_rng(1).normal(0, 0.01, len(times.ttft_s)) * (np.arange(len(times.ttft_s)) % 3 > 0)
+    noisy = replace(times, ttft_s=times.ttft_s + off)
+    found = with_front_end(ServerRuns.of([ServerRun.of(setup, noisy, 0.0)]), [there])
+    assert found == pytest.approx(list(numbers.values()), rel=0.02)

@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 _RANGE = np.array([0.5, 2000.0, 100.0, 5.0, 0.2, 0.01])
 """Deviation from the preset that counts as much as an error of `_WEIGHT`."""
 _WEIGHT = 0.0001
-_LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5, 1e4, 1e3])
+LOW, HIGH = np.array([0.05, 0.0, 0.0, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5, 1e4, 1e3])
 SETTLED = np.array([0.0025, 10.0, 0.5, 0.1, 0.003, 0.0003])
 """Convergence threshold, and the least deviation from the preset."""
 OF_STEPS = np.array([True, True, True, False, False, False])
@@ -29,7 +29,7 @@ _AMPLIFIED = 1.2
 """Relative change of TTFT over that of step times above which requests queue."""
 _PROMPTS = 0.25
 """Weight of TTFT beside TPOT for numbers of steps."""
-_BOUND, _REWEIGHTED = 0.3, 4
+BOUNDS, _REWEIGHTED = (0.3, 0.3), 4
 _PARTS, _DRAWS = 4, 200
 _LEAST = 0.02
 """Smallest factor of a prediction that slopes may lead to."""
@@ -49,6 +49,8 @@ class Linearised:
     """The numbers of the preset."""
     counted: Floats
     """Weights in `solve`; see `calm`."""
+    bounds: tuple[float, float]
+    """Errors of TTFT and TPOT beyond which they count linearly."""
 
     def left(self, solved: Floats, part: Any = np.s_[:]) -> Floats:
         """Errors that other numbers leave in a part of the arrays."""
@@ -65,18 +67,19 @@ class Linearised:
         solved[~free] = self.prior[~free]
         size = _RANGE[free]
         ridge = np.eye(len(size)) * _WEIGHT
-        bounds = ((_LOW - self.prior)[free] / size, (_HIGH - self.prior)[free] / size)
+        bounds = ((LOW - self.prior)[free] / size, (HIGH - self.prior)[free] / size)
         rows = self.slopes.reshape(-1, len(NAMES))[:, free] * size
         target = self.misses.ravel() + rows @ ((self.numbers - self.prior)[free] / size)
         target = target - self.slopes.reshape(-1, len(NAMES))[:, ~free] @ (self.prior - self.numbers)[~free]
         counted = weights
+        linear = np.repeat(self.bounds, weights.size // 2)
         for _ in range(_REWEIGHTED):
             root = np.sqrt(counted)
             left = np.concatenate([rows * root[:, None], ridge])
             right = np.concatenate([target * root, np.zeros(len(size))])
             change = scipy().optimize.lsq_linear(left, right, bounds).x
             off = np.abs(target - rows @ change)
-            counted = weights / np.maximum(off / _BOUND, 1.0)
+            counted = weights / np.maximum(off / linear, 1.0)
         solved[free] = self.prior[free] + change * size
         return solved
 

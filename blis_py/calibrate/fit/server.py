@@ -6,15 +6,18 @@ simulated with the current numbers and with each of them changed slightly; the e
 explained by these slopes (robust least squares on relative errors, none negative, weakly regularised to the
 preset), and the process is repeated, first with all numbers free. At what they lead to, the fewest numbers
 are chosen that predict parts of the run, and loads, from the others as well as more would; these are then
-fitted by themselves. Errors are averaged by slices of time and in each by the length of the prompt (TTFT) and
-the requests in flight (TPOT).
+fitted by themselves, and so are parts of them that predict nearly as much. Each simulation batches requests a
+little differently, so the mean of what several rounds lead to is taken. Errors are averaged by slices of time
+and in each by the length of the prompt (TTFT) and the requests in flight (TPOT).
 
 Runs of one server differ from each other by more than the scatter within a run: three of Llama-2-7B by 2 % of
 their TPOT. So a change of less than that scatter is none, and of larger ones all is kept but
 (scatter/change)^8; where the numbers explain a run to within less than servers scatter, the bound is lower in
 proportion. Of n runs the scatter is a sqrt(n)-th. A number that then differs from the preset by less than the
 fit converges to is the preset's. Several runs count by their information, the inverse of that scatter's
-variance and their own. A log that names the instances of its requests is one run of each.
+variance and their own. A run without that scatter (a simulated server) is explained further: TPOT decides on
+steps, and single requests on the front end. A log that names the instances of its requests is one run of
+each.
 
 Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,
 predicted with numbers from the other three. Numbers with which either is worse than with the preset are not a
@@ -126,8 +129,8 @@ def fit_server(
         unsaid = "does not state which prompts share a prefix: all are computed in full"
         notes += [f"{one.source} {unsaid}" for one in given if one.same_prompt is None]
     first = run.times(run.runs[0].numbers_of(setup))
-    found, free, scatter = explained(run, first)
-    numbers = rounded(found.shrunk(found.solve(free), scatter))
+    found, led, free, scatter = explained(run, first)
+    numbers = rounded(found.shrunk(led, scatter))
     # the last slopes determine the numbers without further simulations
     low, high = np.percentile(found.drawn(free, scatter), (5, 95), axis=0)
     low, high = np.minimum(low, numbers), np.maximum(high, numbers)

@@ -136,6 +136,15 @@ class ServerRun:
             slopes[..., i] = (self._means(moved) / self._means(there) - 1) / NUDGE[i]
         return slopes
 
+    def ttft_slopes(self, there: SimulatedTimes, free: NDArray[np.bool_]) -> Floats:
+        """Change of the TTFT of each request that counts, in s, with each free number: (request, number)."""
+        kept = self.counted & ~np.isnan(there.ttft_s) & ~np.isnan(self.measured.ttft_s)
+        moved = [
+            (self._moved(there, i, NUDGE[i]).ttft_s - there.ttft_s) / NUDGE[i] for i in np.flatnonzero(free)
+        ]
+        slopes: Floats = np.stack(moved, axis=1)[kept]
+        return slopes
+
     def _moved(self, there: SimulatedTimes, number: int, nudge: float) -> SimulatedTimes:
         """The run with one number increased. In open loops a front end delays what clients see and changes no
         batch, so that needs no simulation."""

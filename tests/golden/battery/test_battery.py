@@ -26,5 +26,6 @@ def test_a_fit_agrees_within_its_tolerance_and_not_beyond() -> None:
     (line,) = with_numbers("f.yaml", "step: 2000.0\nseqs: 0.5\n")
     assert is_near(line, line.replace("2000", "2001"))
     assert not is_near(line, line.replace("2000", "2010"))
+    assert is_near(line, *with_numbers("f.yaml", "step:\n  2000.0\nseqs: 0.5\n"))
     assert not is_near(line, f"{line} 1")
     assert not is_near(line, *with_numbers("f.yaml", "step: 2000.0\nrows: 0.5\n"))

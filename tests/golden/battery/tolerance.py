@@ -13,11 +13,12 @@ NUMBER = re.compile(r"(?<![\w.#])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)")
 
 
 def with_numbers(name: str, text: str) -> Iterator[str]:
-    """A line with a digest of the text without its numbers, and the numbers in seven digits."""
+    """A line with a digest of the words between numbers, and the numbers in seven digits. Where lines end
+    does not count: a number with more digits wraps its line elsewhere."""
     if text:
-        digest = sha256(NUMBER.sub("?", text).encode()).hexdigest()[:6]
+        words = NUMBER.sub("?", text).split()
         numbers = " ".join(f"{float(number):.7g}" for number in NUMBER.findall(text))
-        yield f"{name} {len(text.splitlines())} lines #{digest} {numbers}"
+        yield f"{name} {len(words)} words #{sha256(' '.join(words).encode()).hexdigest()[:6]} {numbers}"
 
 
 def is_near(line: str, pinned: str) -> bool:
