@@ -409,7 +409,7 @@ PLANTED |= {"frontend_ms": 21.0, "frontend_seq_ms": 0.5, "frontend_token_ms": 0.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("step_scale", "gap_us"), ("gap_us", "gap_seq_us")])
-def test_two_terms_of_steps_are_told_apart(names: tuple[str, str]) -> None:
+def test_two_terms_of_steps_are_both_found(names: tuple[str, str]) -> None:
     numbers, times = two_terms(*names)
     fit = fit_server(build(model="llama-3.1-8b"), times)
     for name in NAMES[:3]:
@@ -418,7 +418,7 @@ def test_two_terms_of_steps_are_told_apart(names: tuple[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_delays_of_the_front_end_are_told_apart_where_steps_are_known() -> None:
+def test_delays_of_the_front_end_are_all_found_where_steps_are_known() -> None:
     numbers, times = two_terms("frontend_ms", "frontend_token_ms")
     fit = fit_server(build(model="llama-3.1-8b"), times)
     for name in NAMES:
