@@ -42,7 +42,7 @@ _ALL = np.ones(len(NAMES), dtype=bool)
 
 
 class Converged(NamedTuple):
-    """What a search of some numbers led to."""
+    """Result of a search for some numbers."""
 
     near: Linearised
     """Errors near the best numbers that were simulated."""
