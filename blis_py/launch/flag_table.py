@@ -16,6 +16,8 @@ from blis_py.files.yaml_files import load_mapping
 
 ENGINES = ("vllm", "sglang", "trtllm")
 _OPPOSITE = {"switch": "inverse", "inverse": "switch"}
+_OFF = ("false", "none")
+"""Texts of options under which nothing is on."""
 SECTIONS = ("flags", "options", "environment")
 
 
@@ -104,9 +106,10 @@ def flag_table(engine: str) -> FlagTable:
             meanings[section][name] = FlagMeaning(idle=True)
         for name in content.get("idle_switches") or ():
             meanings[section][name] = FlagMeaning(idle=True, switch=True)
+        off = _OFF if section == "options" else ()
         for switch, key in ((False, "unmodelled"), (True, "unmodelled_switches")):
             for would, of in (content.get(key) or {}).items():
-                meanings[section] |= {name: FlagMeaning(would=would, switch=switch) for name in of}
+                meanings[section] |= {name: FlagMeaning(would=would, same=off, switch=switch) for name in of}
         idle = dict.fromkeys(content.get("idle_patterns") or (), FlagMeaning(idle=True))
         grouped = {name: of for name, of in meanings[section].items() if "*" in name}
         patterns[section] = tuple((grouped | idle).items())

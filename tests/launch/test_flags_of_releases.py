@@ -88,3 +88,26 @@ def test_cuda_graphs_of_decodes_have_a_backend_in_sglang() -> None:
     launch = read_launch([f"{line} {config}"])
     assert launch.values["latency.cuda_graph_max_size"] == 64
     assert any("--cuda-graph-config.prefill" in each for each in launch.unmodelled)
+
+
+def test_every_option_of_tensorrt_llm_is_listed() -> None:
+    """Fields of `TorchLlmArgs`, of which mappings may have entries of their own."""
+    options = flag_table("trtllm").meanings["options"]
+    names = (FOLDER.parent / "trtllm_options.txt").read_text().split()
+    assert len(names) > 100
+    unlisted = [name for name in names if not any(f"{key}.".startswith(f"{name}.") for key in options)]
+    assert unlisted == []
+
+
+def test_an_option_that_is_off_changes_nothing() -> None:
+    line = "trtllm-serve Qwen/Qwen3-14B --config options.yml"
+    text = "enable_lora: {}\nenable_in_graph_sampling: {}\npeft_cache_config: null\n"
+    on, off = (
+        read_launch([f"cat > options.yml <<'EOF'\n{text.format(word, word)}EOF\n{line}"])
+        for word in ("true", "false")
+    )
+    assert off.unmodelled == []
+    assert [each.partition(":")[0] for each in on.unmodelled] == [
+        "enable_lora=true",
+        "enable_in_graph_sampling=true",
+    ]
