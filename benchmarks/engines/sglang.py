@@ -109,17 +109,16 @@ def python() -> Sequence[str] | None:
 
 def _variants() -> tuple[Variant, ...]:
     kinds = (
-        ("no prefix cache", False, False, True),
-        ("prefix cache, distinct prompts", True, False, False),
-        ("prefix cache, shared prompts", True, True, False),
+        ("no prefix cache", False, False),
+        ("prefix cache, distinct prompts", True, False),
+        ("prefix cache, shared prompts", True, True),
     )
     return tuple(
         Variant(
             f"{name}, {loop}",
             partial(scenario, asynchronous=asynchronous, caching=caching, sharing=sharing),
-            exact=exact,
         )
-        for name, caching, sharing, exact in kinds
+        for name, caching, sharing in kinds
         for loop, asynchronous in (("synchronous", False), ("overlapped", True))
     )
 

@@ -329,6 +329,16 @@ RULES = {
     "sglang-release-page-reserve": DerivedSetting(
         _page_reserve, "none before 0.5.10, charged in 0.5.10, needed from 0.5.11"
     ),
+    "sglang-release-eviction": DerivedSetting(
+        lambda server: "leaves-to-fit" if server.since((0, 5, 20)) else "leaves",
+        "leaves before 0.5.20, then leaves-to-fit",
+    ),
+    "sglang-release-answers": DerivedSetting(
+        lambda server: server.since((0, 5, 21)), "false before 0.5.21, then true"
+    ),
+    "sglang-release-refresh": DerivedSetting(
+        lambda server: 32 if server.since((0, 5, 22)) else 0, "0 before 0.5.22, then 32"
+    ),
 }
 """Rules by the name that presets use; later ones read values of earlier ones."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.hash_kv import HashKV
 from blis_py.core.kv import KVCache
+from blis_py.core.leaf_kv import LeafKV
 from blis_py.core.radix_kv import RadixKV
 
 PREFIX_CACHES: dict[str, Callable[[SchedulerConfig], KVCache]] = {
@@ -16,9 +17,22 @@ PREFIX_CACHES: dict[str, Callable[[SchedulerConfig], KVCache]] = {
         prefix_caching=True,
         unhashed_first=config.reuse_unhashed_first,
     ),
-    "radix": lambda config: RadixKV(config.num_kv_blocks, config.block_size, config.radix_eviction_policy),
+    "radix": lambda config: _radix(config),
     "none": lambda config: HashKV(config.num_kv_blocks, config.block_size, prefix_caching=False),
 }
+
+
+def _radix(config: SchedulerConfig) -> KVCache:
+    if config.radix_eviction == "blocks":
+        return RadixKV(config.num_kv_blocks, config.block_size, config.radix_eviction_policy)
+    return LeafKV(
+        config.num_kv_blocks,
+        config.block_size,
+        config.radix_eviction_policy,
+        to_fit=config.radix_eviction == "leaves-to-fit",
+        answers_apart=config.answers_apart,
+        defers=config.batch_former == "prefill-only",
+    )
 
 
 def build_cache(config: SchedulerConfig) -> KVCache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from blis_py.core.config import SchedulerConfig
@@ -18,6 +19,11 @@ class Admitted(Protocol):
     kv: KVCache
     tick: int
     resolved: int
+
+    @property
+    def waiting(self) -> Iterable[Request]:
+        """Requests in the queue."""
+        ...
 
     def settled_generated(self, request: Request) -> int:
         """Output tokens of a running request so far."""

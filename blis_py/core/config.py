@@ -295,6 +295,16 @@ class PassRules(SchedulerSettings):
     departures_at_decodes: bool = setting(False)
     """With `new-token-ratio`: a request that ended counts as running until a step of decodes is planned
     (SGLang before 0.5.23)."""
+    radix_eviction: str = setting("blocks", choices=("blocks", "leaves", "leaves-to-fit"))
+    """With the `radix` cache: unused content is evicted block by block, as needed, and private
+    answers first; or as in SGLang in whole leaves, by their last lookup, answers among them: as much as
+    is to be allocated (`leaves`), or until that fits (`leaves-to-fit`)."""
+    answers_apart: bool = setting(False)
+    """With `leaves`: the tree is divided between a prompt and its answer, so that an answer is evicted
+    without its prompt (SGLang, from 0.5.21)."""
+    waiting_prefix_refresh: int = setting(0, least=0, most=MAX_TOKENS)
+    """With `leaves` and `new-token-ratio`: in every so-many-th pass, lookups of the first 128 waiting
+    requests count as uses (SGLang, from 0.5.22); 0 = none."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

@@ -5,9 +5,10 @@ A cache is a subclass of `KVCache` and one line in `caches.PREFIX_CACHES`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 from blis_py.core.blocks import BlockPool, CacheChanges, CacheReader, block_count
+from blis_py.core.decoding import DecodeSet
 from blis_py.core.request import Request
 
 
@@ -58,6 +59,8 @@ class KVCache:
         """Tokens per block."""
         self.prefix_caching = prefix_caching
         """Whether released content can be found again."""
+        self.evicts_ahead = False
+        """Whether `foresee_decodes` has an effect."""
 
     # -- supplied by the subclass -----------------------------------------------------------------
 
@@ -105,6 +108,11 @@ class KVCache:
         `computed`."""
         raise NotImplementedError
 
+    def publish_prompt(self, request: Request) -> None:
+        """The same once the outcome of the step that completed a prompt is known, of what had been computed
+        then (`Request.filled`)."""
+        self.publish(request)
+
     def release(self, request: Request, keep: bool = False, unknown: int = 0) -> None:
         """Free all blocks of a request, last one first. Its `computed` is exact.
 
@@ -131,6 +139,21 @@ class KVCache:
             reader: None = one of this cache alone.
         """
         raise NotImplementedError
+
+    def allocate(self, prefills: Sequence[tuple[Request, int]]) -> None:
+        """Give those that a pass has chosen, with their tokens, the blocks that they were promised."""
+
+    def check_decodes(self, blocks: int) -> None:
+        """Note that decodes that need so many blocks are about to be planned."""
+
+    def launch_decodes(self, decodes: int, tick: int) -> None:
+        """Note that so many requests decode in a step."""
+
+    def foresee_decodes(self, decoding: DecodeSet, tick: int, steps: int) -> None:
+        """The same of identical steps from `tick` on; of each step once."""
+
+    def touch(self, request: Request) -> None:
+        """Count the cached prefix of a waiting request as used."""
 
     def _register(self, request: Request, first: int, end: int) -> None:
         """Register the full blocks `first` to `end` of a request, which the step being planned computes."""

@@ -386,7 +386,8 @@ class Lifecycle:
 
     def _cached(self, request: Request) -> tuple[list[int], int]:
         """Cached blocks of a waiting request, and the number of its own behind them."""
-        shared = self.kv.cached_blocks(request) if request.block_keys else []
+        known = request.block_keys or request.private is not None
+        shared = self.kv.cached_blocks(request) if known else []
         return shared, self.kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
 
     def _load(self, request: Request, supply: Supply, tokens: int, now_ns: int) -> int:

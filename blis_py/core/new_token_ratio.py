@@ -10,6 +10,7 @@ do.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from blis_py.core.admission_rule import AdmissionRule, Admitted, limit_of
@@ -20,8 +21,11 @@ _LONGEST: Final = 4096
 """Limits count up to this length."""
 _INITIAL, _LEAST_SHARE, _STEPS = 0.7, 0.14, 600
 """First share, its least part, and the steps of decodes in which it falls to that."""
-_AHEAD_TOKENS: Final = 20
-"""Output tokens of every request that go on, with which the share is set after a retraction."""
+AHEAD_TOKENS: Final = 20
+"""Output tokens of every request that go on, with which the share is set after a retraction and for which
+there is to be room."""
+_REFRESHED: Final = 128
+"""Waiting requests whose prefixes are refreshed at most."""
 
 
 class NewTokenRatio(AdmissionRule):
@@ -58,6 +62,9 @@ class NewTokenRatio(AdmissionRule):
         self._passes_end = -1
         """The step after the latest that computed prompts."""
         # Of the pass being planned.
+        self._refresh_every = config.waiting_prefix_refresh if self._caches else 0
+        self._refreshes = 0
+        """Passes with waiting requests so far."""
         self._begun_tick = -1
         self._opens = True
         self._counted = self._slots = self._held = self._taken = self._taken_tokens = 0
@@ -89,7 +96,7 @@ class NewTokenRatio(AdmissionRule):
         for request in remaining:
             decoded += self._instance.known_outputs(request)
             limits += limit_of(request)
-        self._ratio = min(1.0, (decoded + _AHEAD_TOKENS * len(remaining)) / (limits + 1))
+        self._ratio = min(1.0, (decoded + AHEAD_TOKENS * len(remaining)) / (limits + 1))
         self._since_tick += 1
         self.full = False
 
@@ -148,7 +155,18 @@ class NewTokenRatio(AdmissionRule):
         if not prompts and not self.full and self._allocatable() <= 0:
             self.full = True
         self._opens = not self.full
+        if self._refresh_every and (self._opens or prompts):
+            self._refresh_waiting()
         return self._opens
+
+    def _refresh_waiting(self) -> None:
+        """In some passes, count the prefixes of waiting requests as used, the first one last."""
+        waiting = list(islice(self._instance.waiting, _REFRESHED))
+        if waiting:
+            if self._refreshes % self._refresh_every == 0:
+                for request in reversed(waiting):
+                    self._instance.kv.touch(request)
+            self._refreshes += 1
 
     def _allocatable(self) -> int:
         """Requests that the pass may take."""

@@ -10,6 +10,7 @@ from blis_py.core.blocks import block_count
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KVCache
 from blis_py.core.lifecycle import Lifecycle
+from blis_py.core.new_token_ratio import AHEAD_TOKENS
 from blis_py.core.request import DECODING, ENDING, STALLED, Request
 from blis_py.core.step import Prefills, Step
 
@@ -37,19 +38,26 @@ class PrefillOnly(PrefillFirst):
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
+        for request in prompts:
+            self._kv.publish(request)
         budget_tokens = self._continue_prefills(prompts, prefills, self._budget_tokens)
         if life.has_candidates and len(prefills) == len(prompts):
             only_arrived = not self._looks(tick)
             self._admit(step, prefills, life, budget_tokens, now_ns, only_arrived)
             if not prefills and not life.running and self.rule is not None and self.rule.forgets_departed():
                 self._admit(step, prefills, life, budget_tokens, now_ns, only_arrived)
+        self._kv.allocate(prefills)
         if self._computes_prompts(prefills):
             self._looked_tick = tick + 1
             self._stall_all_but(dict(prefills), list(life.running), tick)
             if self.rule is not None:
                 self.rule.passed(any(request.computed + n < request.num_tokens for request, n in prefills))
         else:
+            if not self._running.stalled:
+                self._kv.foresee_decodes(self._running.decoding, tick, 1)
             self._serve_running(step, prefills, life, self.decode_tokens, tick)
+            if self._running.bursts is not None:
+                self._kv.allocate(prefills)
 
     def _continue_prefills(self, prompts: list[Request], prefills: Prefills, budget_tokens: int) -> int:
         rule = self.rule
@@ -99,11 +107,13 @@ class PrefillOnly(PrefillFirst):
         requests = [request for request in life.running if request.status in (DECODING, STALLED)]
         needed = sum(self._crosses(request, tick) for request in requests)
         pool = self._kv.pool
+        self._kv.check_decodes(needed)
         if needed > pool.num_free:
             if self._ends_known and any(request.status is ENDING for request in life.running):
                 requests, needed = [], 0  # those in flight free their blocks at the end of their step
             else:
                 needed = self._retract(step, requests, needed, life, tick)
+        self._kv.launch_decodes(len(requests), tick)
         if needed:
             pool.reserve(needed)
         self._stall_all_but(dict.fromkeys(requests, 1), list(life.running), tick)
@@ -122,6 +132,8 @@ class PrefillOnly(PrefillFirst):
             needed -= self._crosses(victim, tick)
             life.retract(victim)
             retracted.append(victim)
+            self._kv.check_decodes(self._kv.blocks_of(AHEAD_TOKENS * len(requests)))
+            self._kv.check_decodes(needed)
         step.preempted = retracted
         if needed > self._kv.pool.num_free:
             requests.clear()

@@ -61,6 +61,10 @@ class RadixTree:
         """Heap of eviction candidates; some entries are stale."""
         self._entries = 0
         self._tidy_at = _MIN_ENTRIES
+        self._runs_grow = True
+        """Whether what follows a node without a branch becomes part of it."""
+        self._releases_use = True
+        """Whether the end of a use counts as the use, not its beginning."""
         self.log = CacheLog()
 
     def evictable_size(self) -> int:
@@ -179,7 +183,8 @@ class RadixTree:
             if step.locks:
                 self.shared_uses -= len(step.blocks)
             else:
-                step.last_use = self._clock
+                if self._releases_use:
+                    step.last_use = self._clock
                 self._evictable += len(step.blocks)
                 if not step.children:
                     self._now_leaf(step)
@@ -196,7 +201,7 @@ class RadixTree:
             first = max(len(node.blocks) - (count - len(evicted)), 0)
             evicted += reversed(node.blocks[first:])
             if self.log.readers:
-                self.log.note(False, names_in(node.family.extra_key, node.keys[first:]))
+                self._note(False, node, node.keys[first:])
             if first:
                 del node.blocks[first:], node.keys[first:]
                 node.version += 1
@@ -219,8 +224,8 @@ class RadixTree:
         """Append blocks behind a locked node: in the node itself if only the caller ends there."""
         self._size += len(keys)
         if self.log.readers:
-            self.log.note(True, names_in(node.family.extra_key, list(keys)))
-        if node.locks == 1 and not node.children and node.parent is not None:
+            self._note(True, node, list(keys))
+        if self._runs_grow and node.locks == 1 and not node.children and node.parent is not None:
             node.keys += keys
             node.blocks += blocks
             node.version += 1
@@ -233,6 +238,10 @@ class RadixTree:
         child.locks = 1
         node.children[keys[0]] = child
         return child
+
+    def _note(self, begins: bool, node: Node, keys: Keys) -> None:
+        """Tell readers of contents in or behind a node."""
+        self.log.note(begins, names_in(node.family.extra_key, keys))
 
     def _split(self, node: Node, first: int) -> Node:
         """Split off the first blocks of a node; users that end in it continue to end in the rest.

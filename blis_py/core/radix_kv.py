@@ -25,20 +25,24 @@ class RadixPool(BlockPool):
         return self.num_free - self._tree.evictable_size()
 
     def take(self, count: int) -> list[int]:
-        self._make_room(count)
+        self.make_room(count)
         return super().take(count)
 
     def reserve(self, count: int) -> None:
-        self._make_room(count)
+        self.make_room(count)
         super().reserve(count)
 
-    def _make_room(self, count: int) -> None:
-        missing = count - self.num_blank
+    def make_room(self, count: int, besides: int = 0) -> None:
+        """Evict so that `count` blocks are blank, and `besides` that are about to be taken."""
+        missing = count + besides - self.num_blank
         if missing > 0:
-            self._queue.append(self._tree.evict(missing))
+            self._evict(count, missing)
+
+    def _evict(self, count: int, missing: int) -> None:
+        self._queue.append(self._tree.evict(missing))
 
     def forget_free(self) -> None:
-        self._make_room(self.num_free)
+        self.make_room(self.num_free)
 
     def locked(self, count: int) -> None:
         """Mark this many blocks of the tree as no longer evictable."""
@@ -80,9 +84,13 @@ class RadixKV(KVCache):
     """
 
     def __init__(self, num_blocks: int, block_size: int, eviction_policy: str = "lru") -> None:
-        self.tree = RadixTree(EVICTION_POLICIES[eviction_policy])
-        self._pool = RadixPool(num_blocks, self.tree)  # a native attribute has one type
-        super().__init__(self._pool, block_size, prefix_caching=True)
+        tree = RadixTree(EVICTION_POLICIES[eviction_policy])
+        self._begin(tree, RadixPool(num_blocks, tree), block_size)
+
+    def _begin(self, tree: RadixTree, pool: RadixPool, block_size: int) -> None:
+        self.tree = tree
+        self._pool = pool  # a native attribute has one type
+        super().__init__(pool, block_size, prefix_caching=True)
 
     def follow(self, reader: CacheReader | None = None) -> CacheChanges:
         return self.tree.log.follow(reader)
@@ -138,8 +146,12 @@ class RadixKV(KVCache):
             assert request.kept_blocks is not None
             request.block_table += pool.reclaim(request.kept_blocks, own)
         if new_tokens:
-            request.block_table += pool.take(block_count(new_tokens, self.block_size))
+            self._allocate(request, block_count(new_tokens, self.block_size))
         return True
+
+    def _allocate(self, request: Request, count: int) -> None:
+        """Give a request `count` more blocks."""
+        request.block_table += self._pool.take(count)
 
     def publish_supplied(self, request: Request, first_tokens: int) -> None:
         self.publish(request)
@@ -151,11 +163,15 @@ class RadixKV(KVCache):
         end = min(request.computed // self.block_size, len(keys))
         if end <= first:
             return
-        tree, table = self.tree, request.block_table
+        self._insert(request, first, list(keys[first:end]))
+
+    def _insert(self, request: Request, first: int, new: Keys) -> None:
+        """Hand blocks of a request from number `first` on to the tree, with these keys."""
+        tree, table, node = self.tree, request.block_table, request.node
         if node is None:  # its first keys were added while it ran
             node = tree.lock(tree.match([], 0, request.extra_key))
         before = tree.evictable_size()
-        new: Keys = list(keys[first:end])
+        end = first + len(new)
         request.node, present = tree.insert(node, new, table[first:end], request.priority)
         request.published = end
         self._pool.shared_uses = tree.shared_uses

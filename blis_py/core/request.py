@@ -35,6 +35,7 @@ class Status(IntEnum):
 
 
 # Under these names native code accesses them without a lookup.
+_NOT_FILLED: Final = (-1, 0)
 WAITING: Final = Status.WAITING
 PREFILLING: Final = Status.PREFILLING
 DECODING: Final = Status.DECODING
@@ -101,6 +102,7 @@ class Request:
         "ends_by_eos",
         "ends_late",
         "extra_key",
+        "filled",
         "finish_reason",
         "finish_tick",
         "first_tick",
@@ -120,6 +122,7 @@ class Request:
         "output_tokens",
         "preemptions",
         "priority",
+        "private",
         "prompt_tokens",
         "published",
         "queued_at_tokens",
@@ -185,6 +188,11 @@ class Request:
     """Node of the radix tree where its published blocks end; None while it does not run."""
     published: int
     """Blocks of its table that belong to the tree, if it has a node."""
+    filled: tuple[int, int]
+    """Index of the step that completed its prompt, and the tokens whose KV was computed then; if prompts are
+    published late."""
+    private: Hashable
+    """Key of its blocks in the tree that no other request finds, once there are any."""
     queued_at_tokens: int
     """Prefill tokens the instance had computed when the request arrived, if the policy uses it."""
 
@@ -228,7 +236,8 @@ class Request:
         self.base = self.seq = self.kept_full = 0
         self.known = self.last_rows = -1
         self.number = self.finish_tick = -1
-        self.kept_blocks = self.match = self.node = None
+        self.kept_blocks = self.match = self.node = self.private = None
+        self.filled = _NOT_FILLED
 
     @property
     def num_tokens(self) -> int:

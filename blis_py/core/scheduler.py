@@ -215,6 +215,8 @@ class Scheduler(StepProgress):
         return self._decoding.blocks_for(tick, steps)
 
     def take_blocks(self, steps: int) -> None:
+        if self._evicts_ahead:
+            self.kv.foresee_decodes(self._decoding, self.tick, steps)
         blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
         if blocks:
             self.kv.pool.reserve(blocks)

@@ -7,6 +7,7 @@ Between the two, tokens count as computed, and slots and blocks are kept. Decodi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from blis_py.core.batch_former import Running
 from blis_py.core.checks import check_scheduler_config
@@ -27,6 +28,9 @@ from blis_py.core.request import (
 )
 from blis_py.core.step import Step
 from blis_py.core.step_scheduler import StepScheduler
+
+_RUNNING: Final = (DECODING, STALLED, ENDING)
+"""States of running requests whose prompts are complete."""
 
 
 class StepProgress(StepScheduler):
@@ -68,9 +72,10 @@ class StepProgress(StepScheduler):
         self._finds_at_outcome = self._awaits or config.drafts_found_at_outcome
         self._overlaps = False
         """With it: whether a step was in flight when the last one was planned."""
-        self.publishes_late = config.async_scheduling and config.batch_former == "prefill-only"
-        """Whether others find a prompt once the outcome of its last step is known, as in SGLang; otherwise at
-        its launch."""
+        self.publishes_late = config.batch_former == "prefill-only"
+        """Whether others find a chunk of a prompt when the next step is planned, and the whole prompt once
+        the outcome of its last step is known, as in SGLang; otherwise at the launch of the step."""
+        self._evicts_ahead = self.kv.evicts_ahead
         self._unsettled = 0
         """Requests that end with a step whose outcome is not known yet."""
         self._owed_blocks = 0
@@ -98,6 +103,8 @@ class StepProgress(StepScheduler):
         pool, decoding, tick = self.kv.pool, self._decoding, self.tick
         if self._awaits:
             self._overlaps = steps > 1 or self.resolved < tick
+        if self._evicts_ahead:
+            self.kv.foresee_decodes(decoding, tick, steps)
         blocks = self._owed_blocks
         if steps > 1:
             blocks += decoding.blocks_for(tick + 1, steps - 1)
@@ -131,9 +138,12 @@ class StepProgress(StepScheduler):
             if request.bursts is not None:
                 request.known = request.computed
             if positions < length:
-                kv.publish(request)
+                if not self.publishes_late:
+                    kv.publish(request)
                 continue
-            if not self.publishes_late:
+            if self.publishes_late:
+                request.filled = (tick - 1, request.computed)
+            else:
                 kv.publish(request)
             request.generated = before + 1
             request.last_rows = tokens if positions > length else 0
@@ -205,8 +215,6 @@ class StepProgress(StepScheduler):
         self.resolved += steps
         if self.resolved < step.end_tick:
             return []  # no request ends before the last of identical steps
-        if self.publishes_late and step.prefills:
-            self._publish(step.prefills)
         if self._bursts is not None and self._finds_at_outcome:
             self._find_accepted(step.prefills)
         finished = step.ending
@@ -215,15 +223,22 @@ class StepProgress(StepScheduler):
             finished = self._ended(finished, stopped, step.end_tick - 1)
         if len(finished) > 1:
             finished.sort(key=_running_order)
+        if self.publishes_late and step.prefills:
+            self._publish(step, finished)
         for request in finished:
-            self._complete(request)
+            if request.status is not FINISHED:
+                self._complete(request)
         return finished
 
-    def _publish(self, prefills: Iterable[tuple[Request, int]]) -> None:
-        """Let others find the prompts of a step whose outcome is known."""
-        for request, _ in prefills:
-            if request.status is DECODING or request.status is STALLED or request.status is ENDING:
-                self.kv.publish(request)
+    def _publish(self, step: Step, finished: list[Request]) -> None:
+        """Let others find the prompts that a step completed; those that end with it leave, each in its
+        turn."""
+        tick = step.end_tick - 1
+        for request, _ in step.prefills:
+            if request in finished:
+                self._complete(request)
+            elif request.filled[0] == tick and request.status in _RUNNING:
+                self.kv.publish_prompt(request)
 
     def _find_accepted(self, prefills: Iterable[tuple[Request, int]]) -> None:
         """Let others find the blocks that accepted drafts of a step have filled."""
