@@ -279,7 +279,7 @@ class DerivedSetting(NamedTuple):
 RULES = {
     "vllm-tokens": DerivedSetting(
         _vllm_tokens,
-        "by GPU memory: 2048 below 70 GiB and on A100 (8192 in 0.8), 8192 below 160 (to 0.27 from 70), else 16384",
+        "by GPU memory: 2048 below 70 GiB and on A100 (8192 in 0.8), 8192 below 160 (70 to 0.27), else 16384",
     ),
     "vllm-requests": DerivedSetting(
         _vllm_requests, "1024 from 70 GiB on but for A100 from 0.9, else 256; at most max_num_batched_tokens"
