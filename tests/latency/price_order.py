@@ -248,7 +248,12 @@ def _exchange_ns(case: Case, step: StepFeatures) -> float:
     return 2 * shape.layers * (gpu.all_reduce_overhead_ns + ns)
 
 
-def cases(models: Sequence[str], gpus: Sequence[str], engines: Sequence[str] = ENGINES) -> Iterator[Case]:
-    """All formats and TP degrees, neighbours close together."""
-    for model, engine, tp, gpu, form in product(models, engines, TP, gpus, FORMS):
+def cases(
+    models: Sequence[str],
+    gpus: Sequence[str],
+    engines: Sequence[str] = ENGINES,
+    tps: Sequence[int] = TP,
+) -> Iterator[Case]:
+    """All formats, neighbours close together."""
+    for model, engine, tp, gpu, form in product(models, engines, tps, gpus, FORMS):
         yield Case(model, form, gpu, engine, tp)

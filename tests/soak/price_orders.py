@@ -1,8 +1,8 @@
 """Every model, number format, GPU, engine and TP degree that can be priced, against the relations of
 `tests/latency/price_order.py`: `python tests/soak/price_orders.py [--share 0.1]`, a part of `make soak`.
 
-It takes about an hour on two quiet cores, and goes on where it was stopped: what each model under an engine
-came to is kept in `build/price_orders` for as long as prices are made by the same code and profiles.
+It takes an hour or two of one core, and goes on where it was stopped: what each model under an engine at a TP
+degree came to is kept in `build/price_orders` for as long as the same code and profiles make prices.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(1, str(Path(__file__).parents[1] / "latency"))
 
-from price_order import GPUS, MODELS, cases, prices, violations
+from price_order import GPUS, MODELS, TP, cases, prices, violations
 
 from blis_py.latency.operators import ENGINES
 from blis_py.latency.served import Served
@@ -32,14 +33,14 @@ Served.model = lru_cache(maxsize=1024)(Served.model)  # type: ignore[method-assi
 """Each price is compared with many others."""
 
 
-def group(model: str, engine: str) -> dict[str, object]:
-    """What all cases of a model under an engine come to."""
+def group(model: str, engine: str, tp: int) -> dict[str, Any]:
+    """What all cases of a model under an engine at a TP degree come to."""
     priced, broken = 0, []
-    for case in cases([model], GPUS, [engine]):
+    for case in cases([model], GPUS, [engine], [tp]):
         priced += prices(case) is not None
         for found in violations(case):
             broken.append(f"{' '.join(map(str, case))}: {found.relation}: {found.ratio}")
-    return {"model": model, "engine": engine, "priced": priced, "broken": broken}
+    return {"at": [model, engine, tp], "priced": priced, "broken": broken}
 
 
 def code_hash() -> str:
@@ -53,19 +54,21 @@ def code_hash() -> str:
     return hashed.hexdigest()[:16]
 
 
-def read(kept: Path) -> dict[tuple[str, str], dict[str, object]]:
+def read(kept: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
     entries = [json.loads(line) for line in lines]
-    return {(entry["model"], entry["engine"]): entry for entry in entries}
+    return {tuple(entry["at"]): entry for entry in entries}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--share", type=float, default=1.0, help="share of the models under each engine")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of the models, engines and TP degrees"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of those that are drawn")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="(default: all)")
     options = parser.parse_args()
-    groups = list(product(options.models, ENGINES))
+    groups = list(product(options.models, ENGINES, TP))
     drawn = sorted(Random(options.seed).sample(groups, max(round(options.share * len(groups)), 1)))
     kept = ROOT / "build" / "price_orders" / f"{code_hash()}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -75,10 +78,10 @@ def main() -> None:
             known[at] = group(*at)
             with kept.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(known[at]) + "\n")
-        print(*known[at]["broken"], f"{' '.join(at)}: {known[at]['priced']} priced", sep="\n", flush=True)
+        print(*known[at]["broken"], f"{at}: {known[at]['priced']} priced", sep="\n", flush=True)
     priced = sum(known[at]["priced"] for at in drawn)
     broken = sum(len(known[at]["broken"]) for at in drawn)
-    print(f"{priced:,} combinations of {len(drawn)} models under an engine, {broken:,} relations broken")
+    print(f"{priced:,} combinations, of {len(drawn)} of {len(groups)} groups: {broken:,} relations broken")
     sys.exit(broken > 0)
 
 
