@@ -74,19 +74,6 @@ class Case(NamedTuple):
         return _in_form(_model(self.model), self.form)
 
 
-class Excepted(NamedTuple):
-    """A relation that whole steps or servers were measured to break."""
-
-    relation: str
-    """Its end."""
-    engine: str
-    form: str
-    gpu: str
-    model: str
-    ratio: float
-    source: str
-
-
 class Prices(NamedTuple):
     """ns of decodes by sequences and contexts, of prompts by tokens and cached ones, and of both."""
 
@@ -172,35 +159,14 @@ def prices(case: Case) -> Prices | None:
     return _grid(model.step_ns)
 
 
-EXCEPTIONS = (
-    Excepted(
-        relation="slower than on half of the GPUs and the exchange",
-        engine="trtllm",
-        form="fp8 blocks",
-        gpu="b200",
-        model="deepseek-v3",
-        ratio=1.15,
-        source="servers of DeepSeek at TP4 and TP8, by InferenceMAX and AIConfigurator's samples",
-    ),
-)
-"""At most 20, of which no source is a table of kernels."""
-
-
 def violations(case: Case) -> Iterator[Violation]:
-    """All relations of a case that its prices break, beyond the tolerance and what was measured."""
+    """All relations of a case that its prices break, beyond the tolerance."""
     own = prices(case)
     if own is None:
         return
     for relation, ratio in _ratios(case, own):
-        if ratio > max([TOLERANCE, *_excepted(case, relation)]):
+        if ratio > TOLERANCE:
             yield Violation(relation, case, round(float(ratio), 3))
-
-
-def _excepted(case: Case, relation: str) -> Iterator[float]:
-    """Ratios that were measured."""
-    for known in EXCEPTIONS:
-        if relation.endswith(known.relation) and known[1:5] == (case.engine, case.form, case.gpu, case.model):
-            yield known.ratio
 
 
 def _ratios(case: Case, own: Prices) -> Iterator[tuple[str, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from price_order import EXCEPTIONS, GPUS, MODELS, Case, Violation, cases, prices, violations
+from price_order import GPUS, MODELS, Case, Violation, cases, prices, violations
 
 from blis_py.latency import served
 
@@ -20,6 +20,11 @@ SEEN = [
     Case("llama-3.1-8b", "fp8 blocks", "b200", "vllm", 8),
     Case("gpt-oss-120b", "16", "h200", "trtllm", 1),
     Case("qwen3-0.6b", "nvfp4", "gb300", "trtllm", 4),
+    Case("deepseek-v3", "nvfp4", "b200", "trtllm", 4),
+    Case("deepseek-v3", "fp8 blocks", "gb300", "sglang", 4),
+    Case("qwen3.5-27b", "fp8 blocks", "b200", "vllm", 4),
+    Case("llama-3.1-8b", "int4", "gb300", "vllm", 1),
+    Case("llama-3.1-8b", "nvfp4", "mi355x", "vllm", 1),
 ]
 """Prices that were in the wrong order by 5 % to 47 times."""
 _OF_ALL = 12
@@ -54,8 +59,3 @@ def test_without_bounds_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("slower than on h200" in found.relation for found in broken(SEEN[0]))
     monkeypatch.undo()
     assert broken(SEEN[3]) == []
-
-
-def test_exceptions_are_few_and_of_whole_steps_or_servers() -> None:
-    assert len(EXCEPTIONS) <= 20
-    assert all("kernel" not in each.source for each in EXCEPTIONS)

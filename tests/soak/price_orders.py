@@ -1,8 +1,8 @@
 """Every model, number format, GPU, engine and TP degree that can be priced, against the relations of
 `tests/latency/price_order.py`: `python tests/soak/price_orders.py [--share 0.1]`, a part of `make soak`.
 
-It takes an hour or two of one core, and goes on where it was stopped: what each model under an engine at a TP
-degree came to is kept in `build/price_orders` for as long as the same code and profiles make prices.
+It takes an hour or two of one core, in random order, and goes on where it was stopped: what each model under
+an engine at a TP degree came to is kept in `build/price_orders` for as long as the same code makes prices.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="(default: all)")
     options = parser.parse_args()
     groups = list(product(options.models, ENGINES, TP))
-    drawn = sorted(Random(options.seed).sample(groups, max(round(options.share * len(groups)), 1)))
+    drawn = Random(options.seed).sample(groups, max(round(options.share * len(groups)), 1))
     kept = ROOT / "build" / "price_orders" / f"{code_hash()}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
     known = read(kept)
