@@ -10,6 +10,7 @@ from blis_py.core.config import (
     Memory,
     Overlap,
     PrefixCaching,
+    PromptLimits,
     SchedulerConfig,
     queue_order,
 )
@@ -26,7 +27,7 @@ _AUTO_BLOCK_SIZE = {"cuda": 64, "cpu": 16}
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
+class EngineConfig(Aging, PrefixCaching, PromptLimits, Overlap, Memory, Batching):
     """Settings of one engine; the scheduler's own are those of `SchedulerConfig`.
 
     Raises:

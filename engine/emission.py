@@ -43,13 +43,16 @@ class Emitted:
 def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tuple[Emitted, list[Request]]:
     """Append tokens to the sequences that are still there; returns also those that stop with them.
 
+    A sequence that was retracted meanwhile gets none: the scheduler has dropped the token, which will be
+    computed again. One that was preempted keeps it.
+
     Args:
-        complete: all are.
+        complete: all are there.
     """
     sequences, tokens, outputs = emitters.sequences, outcome.ids().tolist(), emitters.outputs
     emitted = Emitted(sequences, tokens)
     if not complete:
-        here = [i for i, s in enumerate(sequences) if s.request.status is not Status.FINISHED]
+        here = [i for i, each in enumerate(sequences) if _takes(each.request, outputs[i])]
         emitted = Emitted([sequences[i] for i in here], [tokens[i] for i in here], here)
         outputs = [outputs[i] for i in here]
     assert len(outputs) == len(emitted.tokens)
@@ -62,6 +65,17 @@ def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tup
         return emitted, []
     both = zip(emitted.sequences, emitted.tokens, strict=True)
     return emitted, [sequence.request for sequence, token in both if sequence.stops_at(token)]
+
+
+def _takes(request: Request, output: Ordered[int]) -> bool:
+    """Whether a request of a step in flight gets the token of that step.
+
+    Args:
+        output: its tokens before.
+    """
+    if request.status is Status.WAITING:
+        return request.generated > len(output)
+    return request.status is not Status.FINISHED
 
 
 def note_logprobs(sampled: SampledLogprobs, emitted: Emitted) -> None:

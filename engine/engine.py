@@ -163,6 +163,9 @@ class LLMEngine(EngineSteps):
             ending = dict.fromkeys([*flight.step.ending, *stopped])
             publish(self.scheduler, self._sequences, ending)
         ended = self.scheduler.resolve(flight.step, stopped=stopped)
+        if self.scheduler.publishes_late:
+            prompts = [self._sequences.get(request) for request, _ in flight.step.prefills]
+            self.executor.published([sequence for sequence in prompts if sequence is not None])
         return emitted, self._over(flight.step, flight.batch, outcome, ended, flight.timer, flight.mask)
 
     # -- steps in flight -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from functools import partial
@@ -159,6 +160,8 @@ class Executor:
         """Those of the latest batch that decode, and all of them."""
         self._joining: list[Sequence] = []
         """Sequences whose prompts the latest batch completes."""
+        self._published: list[Sequence] = []
+        """Sequences whose tables may have changed since the latest batch was prepared."""
 
     # -- slots -----------------------------------------------------------------------------------
 
@@ -181,6 +184,10 @@ class Executor:
         """Slots that no sequence has."""
         return len(self._free_slots)
 
+    def published(self, sequences: Iterable[Sequence]) -> None:
+        """Note that a radix cache has the blocks of prompts, and may have put its own in their place."""
+        self._published += sequences
+
     # -- prepare -----------------------------------------------------------------------------------
 
     def prepare(
@@ -193,6 +200,10 @@ class Executor:
         """The batch of a planned step, in the staging buffer."""
         for request in step.preempted:
             self.release(sequence_of[request])
+        for sequence in self._published:
+            if sequence.slot != NO_SLOT:
+                self._write_table(sequence, scheduler.block_table(sequence.request))
+        self._published = []
         if decoding is not self._decoding:
             self._decoding = decoding
             self._look_at(decoding, scheduler, sequence_of)

@@ -28,7 +28,7 @@ class Flight:
     """Ticket of its outcome; while sampling is pending, of its forward."""
     timer: FlightTimer
     complete: bool = True
-    """Whether none of them can have left since the launch."""
+    """Whether none of them can have left, or been retracted, since the launch."""
     mask: BatchMask | None = None
     """Grammar mask of the allowed tokens, if any row is constrained."""
     to_sample: Callable[[torch.Tensor], StepOutcome] | None = None

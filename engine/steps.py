@@ -80,7 +80,10 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         self._mask = None
         self.timer.start(now_ns)
         self.recorder.boundary(now_ns)
+        preemptions = self.scheduler.counters.preemptions
         step = self.scheduler.schedule(now_ns)
+        if self.scheduler.counters.preemptions > preemptions:
+            self._uncertain()
         if step is not None:
             self._update_decoding(step)
             self.recorder.planned(step, self.scheduler, self._decoding)
@@ -249,11 +252,15 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
 
     def _held(self, sequence: Sequence) -> None:
         self._calm = False
-        for flight in self._flights:
-            flight.complete = False
+        self._uncertain()
         self.executor.release(sequence)
         if sequence.params.penalised:
             self.sampler.release(sequence)
+
+    def _uncertain(self) -> None:
+        """Note that requests of steps in flight have left, or were retracted."""
+        for flight in self._flights:
+            flight.complete = False
 
     def _forget(self) -> None:
         self.scheduler = Scheduler(self.scheduler.config, track_longest=True)

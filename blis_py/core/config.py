@@ -200,8 +200,8 @@ class LateStops(SchedulerSettings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class ReleaseRules(SchedulerSettings):
-    """Rules of batches in which releases of vLLM differ; those without a flag have no setting in vLLM."""
+class PromptLimits(SchedulerSettings):
+    """Limits of prompts that later releases of vLLM have."""
 
     scheduler_reserve_full_isl: bool = setting(
         False,
@@ -231,10 +231,6 @@ class ReleaseRules(SchedulerSettings):
     """While requests decode, prompts are computed only in every so-many-th step, except when requests are
     left over in the queue (vLLM). Ranks of attention DP count steps together; otherwise the interval begins
     with the last step that computed a prompt."""
-    prefill_interval_needs_ranks: bool = setting(False)
-    """`prefill_schedule_interval` has an effect with attention DP only (vLLM before 0.33)."""
-    prefill_interval_holds_last_tokens: bool = setting(False)
-    """`prefill_schedule_interval` also holds requests that have one token left to compute (vLLM 0.24)."""
     long_prefill_token_threshold_adaptive: bool = setting(
         False,
         flag="--long-prefill-token-threshold-adaptive",
@@ -244,6 +240,16 @@ class ReleaseRules(SchedulerSettings):
     )
     """With `long_prefill_token_threshold`: the threshold is at least the token budget divided by the number
     of running and waiting requests (vLLM, from 0.31)."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ReleaseRules(PromptLimits):
+    """Rules of batches in which releases of vLLM differ; those without a flag have no setting in vLLM."""
+
+    prefill_interval_needs_ranks: bool = setting(False)
+    """`prefill_schedule_interval` has an effect with attention DP only (vLLM before 0.33)."""
+    prefill_interval_holds_last_tokens: bool = setting(False)
+    """`prefill_schedule_interval` also holds requests that have one token left to compute (vLLM 0.24)."""
     lone_prefill_has_no_threshold: bool = setting(False)
     """`long_prefill_token_threshold` does not apply to a request that is alone on its instance (vLLM, from
     0.31)."""

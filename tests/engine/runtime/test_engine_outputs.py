@@ -53,6 +53,9 @@ def test_64_concurrent_requests_get_the_answers_of_one_at_a_time() -> None:
         {"batch_former": "prefill-first"},
         {"scheduler": "sjf"},
         {"preemption_policy": "priority"},
+        {"scheduler_reserve_full_isl": True, "watermark": 0.1},
+        {"prefill_schedule_interval": 3, "async_scheduling": True},
+        {"long_prefill_token_threshold": 7, "long_prefill_token_threshold_adaptive": True},
     ],
     ids=str,
 )
@@ -60,6 +63,23 @@ def test_settings_do_not_change_greedy_outputs(settings: dict[str, Any]) -> None
     texts = prompts(24)
     engine = stub_engine(**{"num_kv_blocks": 200, **settings})
     assert serve(engine, texts) == [expected(prompt, 24) for prompt in texts]
+
+
+@pytest.mark.usefixtures("prepared_on")
+@pytest.mark.parametrize("overlapped", [False, True], ids=["synchronous", "overlapped"])
+@pytest.mark.parametrize("cache", ["radix", "hash", "none"])
+@pytest.mark.parametrize("victim", ["fcfs", "fewest-tokens"])
+def test_a_retracted_request_goes_on_as_if_nothing_had_been_in_flight(
+    overlapped: bool, cache: str, victim: str
+) -> None:
+    """Its token of the step in flight is dropped and computed again."""
+    texts = prompts(24)
+    engine = stub_engine(
+        num_kv_blocks=24, max_model_len=200, batch_former="prefill-only", async_scheduling=overlapped,
+        prefix_cache=cache, preemption_policy=victim,
+    )  # fmt: skip
+    assert serve(engine, texts, 40) == [expected(prompt, 40) for prompt in texts]
+    assert engine.scheduler.counters.preemptions > 0
 
 
 @pytest.mark.usefixtures("prepared_on")
