@@ -52,7 +52,7 @@ def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tup
     sequences, tokens, outputs = emitters.sequences, outcome.ids().tolist(), emitters.outputs
     emitted = Emitted(sequences, tokens)
     if not complete:
-        here = [i for i, each in enumerate(sequences) if _takes(each.request, outputs[i])]
+        here = [i for i, each in enumerate(sequences) if _takes(each.request, len(outputs[i]))]
         emitted = Emitted([sequences[i] for i in here], [tokens[i] for i in here], here)
         outputs = [outputs[i] for i in here]
     assert len(outputs) == len(emitted.tokens)
@@ -67,14 +67,14 @@ def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tup
     return emitted, [sequence.request for sequence, token in both if sequence.stops_at(token)]
 
 
-def _takes(request: Request, output: Ordered[int]) -> bool:
+def _takes(request: Request, output_tokens: int) -> bool:
     """Whether a request of a step in flight gets the token of that step.
 
     Args:
-        output: its tokens before.
+        output_tokens: that it has.
     """
     if request.status is Status.WAITING:
-        return request.generated > len(output)
+        return request.generated > output_tokens
     return request.status is not Status.FINISHED
 
 
