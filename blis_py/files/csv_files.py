@@ -86,6 +86,7 @@ def check_header(
             raise InputError("unknown column", file=place, key=name or "(no name)", fix=f"{fix}; {there}")
     for name in needed:
         if name not in names_before:
+            there = f"it has {', '.join(names)}" if others and names and not optional else there
             raise InputError("missing column", file=place, key=name, fix=f"add it; {there}")
 
 
