@@ -18,11 +18,12 @@ from blis_py.planning.plan import Plan, candidate_of, check_choices, examined
 from blis_py.planning.prices import Prices
 from blis_py.planning.report_text import RATE
 from blis_py.planning.result import Rated, Standing
-from blis_py.planning.runner import Runner
+from blis_py.planning.runner import ENDS, Runner
 from blis_py.planning.stationary import highest_rate, sustained
 from blis_py.planning.study import Study
 from blis_py.planning.targets import check_targets
 from blis_py.planning.verify import Drawn, drawn
+from blis_py.planning.widths import sensible, unasked
 
 
 def highest(
@@ -52,20 +53,35 @@ def highest(
         check_count(gpus, least=1, most=MAX_INSTANCES, key="--gpus")
     check_choices(axes)
     study.check(axes)
+    widths = [] if gpus is None and budget is None else unasked(study, axes)
+    axes = [*axes, *widths]
     rated: list[Rated] = []
     standings: list[Standing] = []
-    for point in grid(axes):
-        try:
-            result = _rated(study, axes, point, runner, goal, prices, gpus, budget)
-        except InputError as error:
-            standings.append(Standing(point, None, False, None, None, str(error)))
-            continue
-        rated.append(result)
-        standings.append(_standing(result))
+    refused: list[str] = []
+    ended = ""
+    try:
+        for point in sensible(grid(axes)) if widths else grid(axes):
+            try:
+                result = _rated(study, axes, point, runner, goal, prices, gpus, budget)
+            except InputError as error:
+                refused.append(str(error))
+                if not widths:
+                    standings.append(Standing(point, None, False, None, None, str(error)))
+                continue
+            rated.append(result)
+            standings.append(_standing(result))
+    except ENDS as end:
+        if not rated:
+            raise
+        ended = str(end) or "interrupted"
     if not rated:
-        raise InputError(f"no configuration can be run: {standings[0].why}")
+        raise InputError(f"no configuration can be run: {refused[0]}")
     rated.sort(key=lambda each: -(each.rate.per_s or 0.0))
     best = rated[0].candidate
+    if ended:
+        return Plan(
+            best, RATE, standings=tuple(standings), lines=len(standings), rated=tuple(rated), ended=ended
+        )
     longer = sustained(best.config, goal, runner, best.outcome)
     under = drawn(best.config, goal, runner, draws, longer) if best.judgement.holds else Drawn()
     answer = Plan(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -16,10 +18,14 @@ from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.prices import Prices
 from blis_py.planning.result import Candidate, Standing
 from blis_py.planning.runner import Runner
-from blis_py.planning.search import Probe, Search
+from blis_py.planning.search import Probe, Search, SearchLine
 from blis_py.planning.steady import steady_length
 from blis_py.planning.study import Study
+<<<<<<< HEAD
 from blis_py.planning.targets import check_targets
+=======
+from blis_py.planning.widths import sensible
+>>>>>>> 95386d55 (plan: widths are searched unasked; lists are axes; words of other planners; an early answer)
 
 INSTANCES = "num_instances"
 DOLLARS, GPUS = "dollars per hour", "GPUs"
@@ -48,15 +54,19 @@ class Space:
         runner: Runner,
         on_progress: LineCallback,
         length: float = 1.0,
+        most_gpus: int | None = None,
+        widths: Sequence[Axis] = (),
     ) -> None:
         self.sizes, self.goal, self.runner, self.on_progress = sizes, goal, runner, on_progress
+        axes = [*axes, *widths]
         self._study, self._axes, self._prices = study, [*axes, axis(INSTANCES, list(sizes))], prices
-        self.axes = axes
+        self.axes, self._most_gpus, self._widths = axes, most_gpus, widths
         for each in axes:
             if each.name.rpartition(".")[2] == "gpu":
                 for gpu in each.values:
                     load_gpu(str(gpu))  # an unknown name is a slip, and would have no price
-        self.points = grid(axes)
+        whole = grid(axes)
+        self.points = sensible(whole) if widths else whole
         self.at = Variation(length=length)
         """The workload of all candidates: longer than given where few would decide (see `steady`)."""
         self._outcomes: dict[Probe, JobOutcome] = {}
@@ -65,6 +75,9 @@ class Space:
         self._best: Probe | None = None
         self._configs: dict[Probe, RunConfig | str] = {}
         self._firsts = [self._config((line, 0)) for line in range(len(self.points))]
+        if widths:
+            self._drop_refused()
+        self._grid = {whole.index(point): line for line, point in enumerate(self.points)}
         for first in self._firsts:
             if isinstance(first, RunConfig):
                 goal.check(first)
@@ -78,6 +91,26 @@ class Space:
 
         self.costs = [self._cost(first) if isinstance(first, RunConfig) else 1.0 for first in self._firsts]
         """Cost of one instance, by line."""
+
+    def _drop_refused(self) -> None:
+        """Leave out the combinations that cannot be run, where one can."""
+        kept = [line for line, first in enumerate(self._firsts) if isinstance(first, RunConfig)]
+        if kept:
+            self.points, self._firsts = (
+                [self.points[each] for each in kept],
+                [self._firsts[each] for each in kept],
+            )
+            self._configs = {(line, 0): first for line, first in enumerate(self._firsts)}
+
+    def line(self, line: int) -> SearchLine:
+        """A combination as the search sees it."""
+        first = self._config((line, 0))
+        gpus = gpus_of(replace(first, num_instances=1)) if isinstance(first, RunConfig) else 1
+        return SearchLine(self.costs[line], math.inf if self._most_gpus is None else self._most_gpus // gpus)
+
+    def largest(self, line: int) -> int:
+        """Index of the largest size of a line; -1 if even the smallest takes too many GPUs."""
+        return bisect_right(self.sizes, self.line(line).most) - 1
 
     def _cost(self, config: RunConfig) -> float:
         """Cost of an instance, or of a whole fleet of pools."""
@@ -131,7 +164,7 @@ class Space:
         several = [each for each in self.axes if len(each.values) > 1]
         if len(several) <= MAX_AXES or len(self.points) <= trials:
             return list(range(len(self.points)))
-        return suggested(several, search, trials, len(self.sizes))
+        return suggested(several, search, trials, len(self.sizes), self._grid)
 
     def evaluate(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
         jobs: dict[Probe, Job] = {}
@@ -187,7 +220,16 @@ class Space:
         return Candidate(point, config.instances, config, gpus_of(config), price, judged, outcome, parts)
 
     def standings(self, search: Search, lines: Sequence[int]) -> tuple[Standing, ...]:
-        return tuple(self._standing(search, line) for line in lines)
+        return tuple(self._standing(search, line) for line in lines if not self._is_unasked(search, line))
+
+    def count(self, search: Search) -> int:
+        """Number of combinations, without those of the unasked ones that cannot be run."""
+        return sum(not self._is_unasked(search, line) for line in range(len(self.points)))
+
+    def _is_unasked(self, search: Search, line: int) -> bool:
+        """Whether a combination was not asked for and cannot be run."""
+        failing = search.most_failing(line) if self._widths else None
+        return failing is not None and search.known[line, failing].refused is not None
 
     def _standing(self, search: Search, line: int) -> Standing:
         least, failing = search.least(line), search.most_failing(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from blis_py.errors import InputError
@@ -19,8 +19,13 @@ _TOGETHER = 8
 """Combinations suggested per batch, independent of the number of workers."""
 
 
-def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> list[int]:
+def suggested(
+    axes: Sequence[Axis], search: Search, trials: int, sizes: int, lines: Mapping[int, int]
+) -> list[int]:
     """Search lines of a grid as Optuna suggests them; return the lines tried, in order.
+
+    Args:
+        lines: the line of each combination of the grid that is one.
 
     The objective of the tree-structured Parzen estimator is the cost of the smallest passing size. For a line
     that was abandoned as too expensive it is the last size tried, with the extent of the failure.
@@ -40,17 +45,17 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
     looked: dict[int, None] = {}
     proposed = 0
     while len(looked) < trials and proposed < 4 * trials:
-        batch: list[tuple[Trial, int]] = []
+        batch: list[tuple[Trial, int | None]] = []
         for _ in range(_TOGETHER):
             trial = study.ask()
-            batch.append((trial, _line(trial, axes)))
+            batch.append((trial, lines.get(_line(trial, axes))))
         proposed += len(batch)
         for _, line in batch:
-            if len(looked) < trials:
+            if line is not None and len(looked) < trials:
                 looked[line] = None
         search.best(looked)
         for trial, line in batch:
-            value = _value(search, line, sizes) if line in looked else None
+            value = _value(search, line, sizes) if line is not None and line in looked else None
             if value is None:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.api import meant
+from blis_py.config.check import duration_ns
 from blis_py.config.layers import did_you_mean
 from blis_py.config.models import NAMES, RunConfig
-from blis_py.core.bounds import MAX_REQUESTS, MAX_RERUNS, check_count
+from blis_py.core.bounds import MAX_INSTANCES, MAX_REQUESTS, MAX_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.planning._space import LineCallback
 from blis_py.planning.axes import MAX_POINTS, Axis, Point, axis, parse_axis, read_space
@@ -28,6 +31,7 @@ from blis_py.planning.store import Folder, Nowhere, ResultStore
 from blis_py.planning.study import Study
 from blis_py.planning.sweep import RowsCallback, Sweep
 from blis_py.planning.sweep import sweep as run_sweep
+from blis_py.planning.widths import has_load
 
 Vary = Mapping[str, Any] | Sequence[str]
 Cache = bool | str | Path
@@ -77,12 +81,14 @@ def sweep(
 
 
 @contextmanager
-def running(workers: int | None, dask: str | None, cache: Cache) -> Iterator[Runner]:
-    """The runner of a study, closed on exit."""
+def running(
+    workers: int | None, dask: str | None, cache: Cache, seconds: float = math.inf
+) -> Iterator[Runner]:
+    """The runner of a study, with so much time, closed on exit."""
     store: ResultStore = Nowhere()
     if cache is not False:
         store = Folder(None if cache is True else cache)
-    with Runner(executor(workers, dask), store) as runner:
+    with Runner(executor(workers, dask), store, time.monotonic() + seconds) as runner:
         yield runner
 
 
@@ -161,7 +167,8 @@ def plan(
     confidence: str | float | None = None,
     max_rate: bool = False,
     gpus: int | None = None,
-    budget: float | None = None,
+    budget: float | str | None = None,
+    quick: bool = False,
     tune: bool = True,
     most_requests: int | None = None,
     trials: int = TRIALS,
@@ -190,7 +197,11 @@ def plan(
         confidence: least share of the draws in which all targets must be met: `"90%"`.
         max_rate: find the highest rate at which the configuration meets its targets, or at which it keeps up
             if there are none; with `vary`, the combination with the highest.
-        gpus, budget: with `max_rate`, the GPUs or the dollars per hour that each combination may use.
+        gpus: the most GPUs to use; with `max_rate`, or where nothing says how many requests come, all of
+            them, at the highest rate.
+        budget: with `max_rate`, the dollars per hour that each combination may use; or, as `"60s"`, the time
+            after which the cheapest candidate known is the answer.
+        quick: end with the first answer: nothing is run for longer, and nothing tried around it.
         tune: whether to try settings that cost nothing around the winner.
         most_requests: of the longest run; a shorter workload is extended up to that until the answer no
             longer changes. None = 10,000, or 50,000 where the start of a closed loop counts, or
@@ -216,14 +227,18 @@ def plan(
     check_count(draws, least=0, most=MAX_RERUNS, key="--draws")
     check_count(trials, least=1, most=MAX_POINTS, key="--trials")
     sizes = _instances(instances if instances is not None else more.get("instances"))
+    dollars, seconds = _budget(budget)
+    if gpus is not None and not max_rate and not has_load(study, axes):
+        max_rate, goal = True, replace(goal, unlimited=True)
     if max_rate:
         _check_max_rate(sizes, confidence)
-        with running(workers, dask, cache) as runner:
-            return _highest(study, axes, runner, gpus, budget, goal=goal, prices=Prices(chosen), draws=draws)
-    if gpus is not None or budget is not None:
-        key = "--gpus" if gpus is not None else "--budget"
-        raise InputError("belongs to --max-rate", key=key, fix="add --max-rate, or limit --instances")
-    with running(workers, dask, cache) as runner:
+        with running(workers, dask, cache, seconds) as runner:
+            return _highest(study, axes, runner, gpus, dollars, goal=goal, prices=Prices(chosen), draws=draws)
+    if dollars is not None:
+        raise InputError("belongs to --max-rate", key="--budget", fix="add --max-rate, or limit --instances")
+    if gpus is not None:
+        check_count(gpus, least=1, most=MAX_INSTANCES, key="--gpus")
+    with running(workers, dask, cache, seconds) as runner:
         return run_plan(
             study,
             axes,
@@ -235,8 +250,29 @@ def plan(
             draws=draws,
             confidence=sure,
             knobs=tune,
+            gpus=gpus,
+            quick=quick,
             on_progress=on_progress,
         )
+
+
+def _budget(given: float | str | None) -> tuple[float | None, float]:
+    """Dollars per hour, and seconds to search: one of the two is given.
+
+    Raises:
+        InputError: neither an amount nor a duration.
+    """
+    text = "" if given is None else str(given).strip()
+    if text.endswith(("s", "m")):
+        return None, duration_ns(text, "--budget") / 1e9
+    try:
+        dollars = float(text) if text else None
+        if dollars is not None and not 0 < dollars < math.inf:
+            raise ValueError
+    except ValueError:
+        fix = "write 60s, or dollars an hour: 25"
+        raise InputError("neither dollars nor a time", key="--budget", value=given, fix=fix) from None
+    return dollars, math.inf
 
 
 def _check_max_rate(sizes: Sequence[int] | None, confidence: str | float | None) -> None:

@@ -35,18 +35,17 @@ class Axis:
     values: tuple[Any, ...]
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str, key: str = "--vary") -> Axis:
     """An axis from `rate=10:100:10` (from, to, step), `scheduler=fcfs,lpm`, or `frontend_ms=[1,2]`.
 
     Raises:
         InputError: not NAME=VALUES, an unknown setting, or a malformed range.
     """
-    key = "--vary"
     name, equals, values = check_text(text, key=key).partition("=")
     name, values = name.strip(), values.strip()
     if not equals or not name or not values:
-        fix = "write scheduler=fcfs,lpm or rate=10:100:10"
-        raise InputError("not NAME=VALUES", key=key, value=text, fix=fix)
+        fix = "write scheduler=fcfs,lpm or rate=10:100:10" if key == "--vary" else "write tp=8"
+        raise InputError("not NAME=VALUE" + "S" * (key == "--vary"), key=key, value=text, fix=fix)
     parts = [_parsed(values, key, text)] if values.startswith("[") else [*_split(values, key, text)]
     return axis(name, parts, key=key)
 

@@ -17,7 +17,7 @@ from blis_py.planning.axes import Point
 from blis_py.planning.goal import Judgement
 from blis_py.planning.job import HOPELESS, Job, Variation
 from blis_py.planning.result import Knobs
-from blis_py.planning.search import Probe, Search, SearchLine
+from blis_py.planning.search import Probe, Search
 
 _KEYS = {
     "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
@@ -183,7 +183,7 @@ def improved(
             examined.add((probe, length))
             changes = trials.holding(probe) if length is None else trials.holding_longer(probe, length)
             if changes is not None and space.add(probe[0], changes):
-                better = search.add(SearchLine(space.costs[-1]))
+                better = search.add(space.line(len(space.points) - 1))
                 break
         if better is None:
             break
@@ -202,7 +202,8 @@ def _cheaper(space: Space, search: Search, lines: Sequence[int], best: Probe | N
     bound = float("inf") if best is None else search.cost(best) * (1 - 1e-9)
     probes = []
     for line in lines:
-        fits = [i for i, size in enumerate(space.sizes) if space.costs[line] * size < bound]
+        sizes = space.sizes[: space.largest(line) + 1]
+        fits = [i for i, size in enumerate(sizes) if space.costs[line] * size < bound]
         if fits and space.runs(line):
             probes.append((line, fits[-1]))
     near = sorted(probes, key=lambda probe: (best is None or probe[0] != best[0], -search.cost(probe)))

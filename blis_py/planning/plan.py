@@ -22,13 +22,14 @@ from blis_py.planning.knobs import improved
 from blis_py.planning.prices import Prices
 from blis_py.planning.report_text import RATE, SURE, answer
 from blis_py.planning.result import Candidate, Knobs, PlanResult
-from blis_py.planning.runner import Runner
-from blis_py.planning.search import Probe, Search, SearchLine
+from blis_py.planning.runner import ENDS, OutOfTime, Runner
+from blis_py.planning.search import Probe, Search
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.steady import is_steady, requests_needed
 from blis_py.planning.study import Study
 from blis_py.planning.targets import check_targets
 from blis_py.planning.verify import Drawn, Verifier, drawn
+from blis_py.planning.widths import unasked
 
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture
@@ -78,6 +79,8 @@ def plan(
     draws: int = DRAWS,
     confidence: float | None = None,
     knobs: bool = True,
+    gpus: int | None = None,
+    quick: bool = False,
     on_progress: LineCallback | None = None,
 ) -> Plan:
     """Find the cheapest configuration of a space that meets all targets.
@@ -88,34 +91,80 @@ def plan(
         draws: runs under the errors of the prediction, for the probability; 0 = none.
         confidence: least share of these runs that must meet all targets.
         knobs: whether to try settings that cost nothing around the winner.
+        gpus: most GPUs of a candidate; None = no limit but the sizes.
+        quick: the cheapest candidate that passes the workload as it is, and nothing more.
+
+    An interrupt, or the end of the runner's time, ends the search with the cheapest candidate known to pass.
 
     Raises:
-        InputError: no target, nothing runnable, contradictory settings.
+        InputError: no target, nothing runnable, contradictory settings, or no candidate passes in time.
     """
     if confidence is not None and not draws:
         raise InputError("requires draws", key="--confidence", fix="drop --draws 0")
     sizes, axes = _sizes(sizes, axes, study)
     check_choices(axes)
     study.check([*axes, axis(INSTANCES, list(sizes))])
+    widths = unasked(study, axes)
     length = 1.0
-    while True:
-        space = Space(study, axes, sizes, prices, goal, runner, on_progress or (lambda line: None), length)
-        search = Search([SearchLine(cost) for cost in space.costs], sizes, space.evaluate)
-        verifier = Verifier(space, search, draws)
-        combinations = len(space.points)
-        lines = space.search(search, trials)
-        best = verifier.best(lines, confidence)
-        tried = None
-        if knobs:
-            surest = partial(verifier.best, confidence=confidence)
-            best, lines, tried = improved(space, search, lines, best, surest, verifier.refuted_at)
-        if best is not None:
-            return _answer(space, search, verifier, lines, best, tried, combinations, draws, confidence)
-        nearest = _nearest(space, search, lines)
-        longer = verifier.sustained(nearest)
-        if goal.judge(space.outcome(nearest)).holds or not longer.judgement.holds:
-            return _nothing_holds(space, search, lines, nearest, longer, tried, combinations)
-        length = longer.length  # missed by the sample, not by the load: all are judged by this length
+    known: tuple[Space, Search] | None = None
+    try:
+        while True:
+            space = Space(
+                study,
+                axes,
+                sizes,
+                prices,
+                goal,
+                runner,
+                on_progress or (lambda line: None),
+                length,
+                gpus,
+                widths,
+            )
+            search = Search([space.line(line) for line in range(len(space.points))], sizes, space.evaluate)
+            known = space, search
+            verifier = Verifier(space, search, draws)
+            lines = space.search(search, trials)
+            combinations = space.count(search)
+            if quick and (found := search.best(lines)) is not None:
+                return _so_far(space, search, found, "quick")
+            best = verifier.best(lines, confidence)
+            tried = None
+            if knobs:
+                surest = partial(verifier.best, confidence=confidence)
+                best, lines, tried = improved(space, search, lines, best, surest, verifier.refuted_at)
+            if best is not None:
+                return _answer(space, search, verifier, lines, best, tried, combinations, draws, confidence)
+            nearest = _nearest(space, search, lines)
+            longer = verifier.sustained(nearest)
+            if goal.judge(space.outcome(nearest)).holds or not longer.judgement.holds:
+                return _nothing_holds(space, search, lines, nearest, longer, tried, combinations)
+            length = longer.length  # missed by the sample, not by the load: all are judged by this length
+    except ENDS as end:
+        passing = None if known is None else known[1].passing()
+        if known is None or passing is None:
+            if isinstance(end, OutOfTime):
+                fix = "give it more, or fewer combinations"
+                raise InputError(
+                    "no configuration met all targets in that time", key="--budget", fix=fix
+                ) from None
+            raise
+        return _so_far(*known, passing, str(end) or "interrupted")
+
+
+def _so_far(space: Space, search: Search, best: Probe, why: str) -> Plan:
+    """The plan for a candidate that passes, without the runs that would confirm and examine it."""
+    standings = space.standings(search, range(len(space.points)))
+    return Plan(
+        space.candidate(best),
+        space.objective,
+        standings=standings,
+        lines=len(standings),
+        simulated=space.runner.done,
+        known=space.runner.reused,
+        notes=tuple(space.notes(space.candidate(best))),
+        ended=why,
+    )
 
 
 def _answer(
@@ -299,13 +348,15 @@ def _nearest(space: Space, search: Search, lines: Sequence[int]) -> Probe:
     Raises:
         InputError: none can be run.
     """
-    last = len(space.sizes) - 1
     refused = [judged.refused for judged in search.known.values() if judged.refused is not None]
-    able = [line for line in lines if search.first_judged(line).refused is None]
+    tried = [line for line in lines if space.largest(line) >= 0]
+    if not tried:
+        raise InputError("are too few for an instance", key="--gpus", fix="raise it")
+    able = [(line, space.largest(line)) for line in tried if search.first_judged(line).refused is None]
     if not able:
         raise InputError(f"no configuration can be run: {refused[0]}")
-    search.whole([(line, last) for line in able])
-    return max(((line, last) for line in able), key=lambda probe: (search.known[probe].slack, -probe[0]))
+    search.whole(able)
+    return max(able, key=lambda probe: (search.known[probe].slack, -probe[0]))
 
 
 def _nothing_holds(

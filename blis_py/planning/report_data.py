@@ -16,6 +16,7 @@ def summary(plan: PlanResult) -> dict[str, Any]:
     """The complete plan, for JSON."""
     return {
         "holds": plan.holds,
+        "ended": plan.ended or None,
         "objective": plan.objective,
         "best": _candidate(plan.best),
         "sustained": _sustained(plan),

@@ -42,7 +42,7 @@ def lines(plan: PlanResult) -> list[str]:
         *_parts(best),
     ]
     lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
-    lines += _longer(plan)
+    lines += [*_ended(plan), *_longer(plan)]
     if best.judgement.saturated:
         lines.append("  ✗ the backlog grows: the cluster does not keep up with the load")
     if any(r.what == LOST and not r.met for r in best.judgement.requirements):
@@ -52,6 +52,16 @@ def lines(plan: PlanResult) -> list[str]:
     if plan.standings:
         lines.append(_searched(plan))
     return lines + [f"Note: {note}" for note in plan.notes]
+
+
+def _ended(plan: PlanResult) -> list[str]:
+    """What an answer that came early does not rest on."""
+    if not plan.ended:
+        return []
+    return [
+        f"  so far ({plan.ended}): not run for longer, no other settings tried; highest rate, bottleneck and "
+        "confidence are not known"
+    ]
 
 
 def _given_load(plan: PlanResult) -> str:

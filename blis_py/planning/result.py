@@ -152,6 +152,8 @@ class PlanResult:
     central_holds: float | None = None
     error: Errors | None = None
     notes: tuple[str, ...] = field(default=())
+    ended: str = ""
+    """Why the search ended before its answer was confirmed and examined; empty if it did not."""
 
     @property
     def holds(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from blis_py.outputs.stopping import Terminated
 from blis_py.planning import worker
 from blis_py.planning.contents import Contents
 from blis_py.planning.executors import JobExecutor
@@ -15,16 +18,26 @@ OutcomeCallback = Callable[[int, JobOutcome, bool], None]
 """Callback with the index of a job, its outcome, and whether it came from the store."""
 
 
+class OutOfTime(Exception):
+    """The time of a runner is up."""
+
+
+ENDS = (KeyboardInterrupt, Terminated, OutOfTime)
+"""Ends of a study before it is through."""
+
+
 class Runner:
     """Runner of jobs; equal jobs are simulated once.
 
     Attributes:
         done: jobs simulated.
         reused: jobs whose outcome was in the store.
+        ends_at: when its time is up, by `time.monotonic`: no outcome is awaited from then on.
     """
 
-    def __init__(self, executor: JobExecutor, store: ResultStore) -> None:
+    def __init__(self, executor: JobExecutor, store: ResultStore, ends_at: float = math.inf) -> None:
         self.done = self.reused = 0
+        self.ends_at = ends_at
         self._executor, self._store, self._contents = executor, store, Contents()
         self._warm = False
 
@@ -42,6 +55,7 @@ class Runner:
 
     def run(self, jobs: Sequence[Job], on_outcome: OutcomeCallback | None = None) -> list[JobOutcome]:
         """The outcomes of all jobs, in the order of the jobs."""
+        self._check_time()
         outcomes: dict[int, JobOutcome] = {}
         keys = [self._contents.key_of(job) for job in jobs]
         same: dict[str, list[int]] = {}
@@ -74,4 +88,9 @@ class Runner:
             if key is not None:
                 self._store.put(key, outcome)
             note(indices, outcome, False)
+            self._check_time()
         return [outcomes[index] for index in range(len(jobs))]
+
+    def _check_time(self) -> None:
+        if time.monotonic() >= self.ends_at:
+            raise OutOfTime("its time is up")

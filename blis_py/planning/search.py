@@ -9,6 +9,7 @@ passes. Probes depend on the outcomes alone, not on the executor or the number o
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class SearchLine:
     """Cost of one more instance on the line: dollars per hour or, without prices, GPUs."""
 
     cost: float
+    most: float = math.inf
+    """The largest number of instances."""
 
 
 class Search:
@@ -65,6 +68,10 @@ class Search:
             if not supposed:
                 return min(self._cheapest(among), key=self._rank, default=None)
             self._judge(supposed, may_stop=False)
+
+    def passing(self) -> Probe | None:
+        """The cheapest candidate that passes by what is known, or is presumed to."""
+        return min(self._cheapest(range(len(self._lines))), key=self._rank, default=None)
 
     def add(self, line: SearchLine) -> int:
         """Add a line; return its index."""
@@ -106,14 +113,17 @@ class Search:
         self._judge(todo, may_stop=False)
 
     def _next(self, line: int, bound: float) -> Probe | None:
-        """The middle of the undecided sizes on a line that cost at most `bound`."""
+        """The middle of the undecided sizes on a line that cost at most `bound`; the largest of them where
+        only other lines pass yet: if that fails, the line is out."""
         failing, least = self.most_failing(line), self.least(line)
         if failing is not None and self.known[line, failing].refused is not None:
             return None
         first = 0 if failing is None else failing + 1
-        last = len(self._sizes) - 1 if least is None else least - 1
+        last = bisect_right(self._sizes, self._lines[line].most) - 1 if least is None else least - 1
         last = bisect_right(self._sizes, bound, first, last + 1, key=lambda n: self._lines[line].cost * n) - 1
-        return (line, (first + last) // 2) if last >= first else None
+        if last < first:
+            return None
+        return line, last if least is None and bound < math.inf else (first + last) // 2
 
     def _first(self, probes: Sequence[Probe]) -> Sequence[Probe]:
         """The probes of a round: all, or of lines with a single size the cheapest. With an eighth of those

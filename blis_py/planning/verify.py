@@ -111,7 +111,7 @@ class Verifier:
         if under.errors is None:
             return space.config(probe).instances
         if not _is_possible(under):
-            larger = range(size + 1, len(space.sizes))
+            larger = range(size + 1, space.largest(line) + 1)
             found = next((each for each in larger if self._is_possible_at(probe, line, each)), None)
             return None if found is None else space.config((line, found)).instances
         while size > 0 and self._is_possible_at(probe, line, size - 1):

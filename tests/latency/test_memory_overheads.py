@@ -153,7 +153,7 @@ def test_cuda_graphs_are_counted_by_releases_from_0_20_on(
 
 def test_graph_memory_of_a_log_is_counted_whatever_the_release() -> None:
     """The pool is smaller by what the log says, not by the typical term."""
-    known = {"model": "qwen3-14b", "num_requests": 1, "graph_memory_gib": 4.5}
+    known = {"model": "qwen3-14b", "num_requests": 1, "graph_memory_gib": 4.5, "gpu_memory_utilization": 0.9}
     built = {engine: blis.build(engine=engine, **known) for engine in ("vllm-0.19", "vllm-0.33")}
     blocks = {engine: one.scheduler.num_kv_blocks for engine, one in built.items()}
     assert blocks["vllm-0.19"] == blocks["vllm-0.33"]

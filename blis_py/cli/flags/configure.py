@@ -9,6 +9,7 @@ from typing import Any
 from blis_py.cli.flags import vllm_flags
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.launched import launched, print_launch
+from blis_py.cli.flags.limits import with_limits
 from blis_py.cli.flags.options import COMMON, WORKLOAD
 from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
@@ -29,7 +30,7 @@ def overrides(flags: Flags, without: Sequence[str] = ()) -> list[tuple[str, str,
         for name, value in flags.items()
         if name in _FLAGS
     ]
-    given = vllm_flags.widened([*given, *vllm_flags.settings(flags)], flags)
+    given = vllm_flags.widened([*with_limits(given, flags), *vllm_flags.settings(flags)], flags)
     return [*launched(flags, given, without), *given]
 
 

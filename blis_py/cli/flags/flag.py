@@ -35,6 +35,10 @@ class Flag(NamedTuple):
     """Value without it, where no engine preset says otherwise."""
     read: Callable[[str, Any], Any] | None = None
     """The value of the setting from flag and text, where they differ."""
+    scalar: bool = False
+    """Whether its setting is one number or one word, so that a list of values is none."""
+    axis: bool = False
+    """Whether a list or a range of values is an axis of a study: `--tp 2,4`."""
 
     def value(self, name: str, given: Any) -> Any:
         """The configuration value of a text on the command line.
@@ -49,6 +53,12 @@ class Flag(NamedTuple):
         if self.null is not None and given == self.null:
             return None
         return given if self.read is None else self.read(name, given)
+
+    def spans(self, text: str) -> bool:
+        """Whether a text is several values of a setting that has one: an axis of a study."""
+        if not self.axis:
+            return False
+        return "," in text or (self.kind in (int, float) and ":" in text)
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from blis_py.cli.flags import perfetto
 from blis_py.cli.flags.flag import Flag, Group
 from blis_py.cli.flags.launched import LAUNCH
+from blis_py.cli.flags.limits import LIMITS
 from blis_py.cli.flags.out import FORCE, out_folder
 from blis_py.cli.flags.registered import flags_of
 from blis_py.config.models import KIND_SECTIONS, SECTIONS, RunConfig
@@ -57,6 +58,7 @@ RUN = (
         )
         for metric in ("ttft", "itl", "e2e")
     ),
+    *LIMITS,
     Flag("--summarize-trace", bool, "", hidden=True),
 )
 VERBOSE = Flag(

@@ -13,6 +13,8 @@ from blis_py.cli.flags.flag import OF_SERVERS, SERVERS, Flag, Flags, Group, spel
 from blis_py.errors import InputError
 
 HELP = ("-h", "--help")
+AXES = "--vary"
+"""Where lists of values of single settings are put."""
 _NEAR = 0.75
 """Similarity from which an unknown flag is taken for a misspelt one."""
 _SYNONYMS = {"--num-requests": "--num-prompts", "--num-prompts": "--num-requests"}
@@ -63,6 +65,9 @@ def parse(words: Sequence[str], groups: Sequence[Group]) -> Flags | None:
             _check_digits(name, flag, values)
             if extra is not None:
                 of_servers[name] = "" if flag.kind is bool else " ".join(values)
+                continue
+            if flag.spans(values[-1] if values else ""):
+                given[AXES] = [*given.get(AXES, ()), f"{flag.name.lstrip('-')}={values[-1]}"]
                 continue
             given[name] = _merged(given.get(name, ()), _converted(name, flag.kind, values), flag.kind)
         else:

@@ -39,9 +39,16 @@ def _flags(field: Field[Any], own: Spelling, key: str) -> Iterator[Flag]:
         null=own.null,
         default=field.default,
         read=own.read,
+        scalar=kind in (int, float) or (kind is str and own.read is None and _is_word(field.type)),
     )
     if own.off:
         yield Flag(own.off, bool, key, own.off_help, own.off_aliases, hidden=not own.off_help, off=True)
+
+
+def _is_word(hint: Any) -> bool:
+    """Whether a setting of this type is a text, and not several things that are read from one."""
+    union = get_origin(hint) in (types.UnionType, Union)
+    return {str} == set(get_args(hint) if union else (hint,)) - {types.NoneType}
 
 
 def kind_of(hint: Any) -> Any:

@@ -44,6 +44,8 @@ _RANKS = "--data-parallel-size"
 _ALL_RANKS = "--enable-expert-parallel"
 _OF_BLIS = ("trained-physics", "roofline")
 _WIDTHS = ("--tp", "--tensor-parallel-size", "--tp-size", "-tp")
+_LENGTHS = {"input": ("--random-input-len", "--isl"), "output": ("--random-output-len", "--osl")}
+"""Flags of the lengths: vLLM's benchmark's, and those of AIConfigurator."""
 _RANDOM = {"input": 1024, "output": 128}
 """Tokens of the requests of `--dataset-name random`, all alike, by default."""
 
@@ -71,8 +73,8 @@ FLAGS: Group = (
         ),
         Flag("--scheduling-policy", str, "", "fcfs or priority, as --scheduler fcfs or priority-fcfs."),
         Flag("--burstiness", float, "", "Gamma arrivals of this shape; 1 = poisson.", metavar="SHAPE"),
-        Flag("--random-input-len", int, "", "Prompts of so many tokens each."),
-        Flag("--random-output-len", int, "", "Answers of so many tokens each."),
+        Flag("--random-input-len", int, "", "Prompts of so many tokens each.", ("--isl",)),
+        Flag("--random-output-len", int, "", "Answers of so many tokens each.", ("--osl",)),
         Flag("--random-prefix-len", int, "", "As --prefix-tokens."),
         Flag(_RANGE, str, "", "Uniform lengths around those, as --backend has it.", metavar="R"),
     ),
@@ -218,7 +220,7 @@ def _requests(flags: Flags) -> Iterator[tuple[str, str, Any]]:
     if "--random-prefix-len" in flags:
         yield "--random-prefix-len", "workload.prefix_tokens", flags["--random-prefix-len"]
     for (side, usual), key in zip(_RANDOM.items(), ("prompt", "output"), strict=True):
-        name = f"--random-{side}-len"
+        name = next((spelling for spelling in _LENGTHS[side] if spelling in flags), _LENGTHS[side][0])
         tokens = flags.get(name, usual if {"--dataset-name", _RANGE} & flags.keys() else None)
         if tokens is not None:
             if _RANGE in flags:

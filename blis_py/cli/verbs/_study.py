@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from blis_py.cli.flags import blis_flags, vllm_flags
@@ -51,11 +51,16 @@ OUTPUT = (
 
 def groups(own: tuple[Group, ...]) -> tuple[Group, ...]:
     """The flags of a study: its own, and those of a run."""
-    common = tuple((name, tuple(f for f in flags if f.name not in _OF_ONE_RUN)) for name, flags in COMMON)
+    common = tuple((name, _axes(f for f in flags if f.name not in _OF_ONE_RUN)) for name, flags in COMMON)
     alone = tuple(
         flag._replace(hidden=True) for _, flags in COMMON for flag in flags if flag.name in _OF_ONE_RUN
     )
-    return (*own, *common, ("Workload", WORKLOAD), ("Run", alone), vllm_flags.FLAGS, blis_flags.FLAGS)
+    return (*own, *common, ("Workload", _axes(WORKLOAD)), ("Run", alone), vllm_flags.FLAGS, blis_flags.FLAGS)
+
+
+def _axes(flags: Iterable[Flag]) -> tuple[Flag, ...]:
+    """Flags that take a list of values where a run takes one."""
+    return tuple(flag._replace(axis=flag.scalar) for flag in flags)
 
 
 def study_of(flags: Flags, without: Sequence[str] = ()) -> Study:

@@ -10,6 +10,7 @@ from blis_py.cli.flags.formats import FORMAT, format_of
 from blis_py.cli.flags.out import check_out, draws, out_folder
 from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, groups, study_of, under_way
 from blis_py.errors import InputError
+from blis_py.outputs.stopping import INTERRUPTED
 
 if TYPE_CHECKING:
     from blis_py.planning.disaggregate import Layouts
@@ -56,8 +57,22 @@ _PLAN = (
         "",
         "Tokens/s/GPU against tokens/s/user of each combination, with 1 to 512 requests in flight.",
     ),
-    Flag("--gpus", int, "", "With --max-rate: GPUs of each combination."),
-    Flag("--budget", float, "", "With --max-rate: dollars an hour of each combination.", metavar="DOLLARS"),
+    Flag(
+        "--gpus",
+        int,
+        "",
+        "GPUs to use: at most so many, or with --max-rate all. Without a rate, the highest is found.",
+        ("--total-gpus",),
+    ),
+    Flag("--fix", list[str], "", "A setting that is not searched: tp=8 (repeatable).", metavar="NAME=VALUE"),
+    Flag(
+        "--budget",
+        str,
+        "",
+        "Time to answer in: 60s. With --max-rate, a number: dollars an hour of each combination.",
+        metavar="TIME",
+    ),
+    Flag("--quick", bool, "", "The first answer: nothing is run for longer, and nothing tried around it."),
     Flag("--no-tuning", bool, "", "Do not try token budget, sequences, scheduler, router around the winner."),
     Flag(
         "--most-requests",
@@ -78,25 +93,28 @@ GROUPS = groups((("Plan", (*_PLAN, *WORK)), ("Output", _OUTPUT)))
 _MAX_ROWS = 12
 
 
-def plan(flags: Flags) -> None:
-    """Find the cheapest configuration that meets its targets (--slo, --attainment), and its bottleneck.
+def plan(flags: Flags) -> int:
+    """Find the cheapest configuration that meets its targets (--slo, --ttft, …), and its bottleneck.
 
     The exit code is 0 also if no configuration meets all targets: then the one that comes nearest is printed.
+    An interrupt prints what is known so far; the exit code is 130 then.
     """
     from blis_py.planning.api import plan as find_plan
     from blis_py.planning.prices import parse_prices
+    from blis_py.planning.widths import held
 
     style = format_of(flags)
     check_out(flags)
     if "--pareto" in flags:
-        return _pareto(flags, style)
+        _pareto(flags, style)
+        return 0
     if "--num-instances" in flags and "--max-rate" not in flags and "--instances" not in flags:
         fix = "give the numbers to choose from with --instances, or add --max-rate for the rate of these"
         raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
     if {"--max-rate", "--trials"} <= flags.keys():
         raise InputError("does not apply to --max-rate", key="--trials", fix="drop it")
     _check_layouts(flags)
-    study = study_of(flags, () if "--max-rate" in flags else ("num_instances",))
+    study = held(study_of(flags, () if "--max-rate" in flags else ("num_instances",)), flags.get("--fix", ()))
     with under_way() as line:
         result = find_plan(
             study,
@@ -109,8 +127,9 @@ def plan(flags: Flags) -> None:
             at_least=flags.get("--at-least", ()),
             confidence=flags.get("--confidence"),
             max_rate=flags.get("--max-rate", False),
-            gpus=flags.get("--gpus"),
+            gpus=flags.get("--gpus", flags.get("--total-gpus")),
             budget=flags.get("--budget"),
+            quick="--quick" in flags,
             tune="--no-tuning" not in flags,
             workers=flags.get("--workers"),
             dask=flags.get("--dask"),
@@ -125,6 +144,7 @@ def plan(flags: Flags) -> None:
     finally:
         if "--out" in flags:
             result.save(flags["--out"], force="--force" in flags, plots=draws(flags))
+    return INTERRUPTED if result.ended == "interrupted" else 0
 
 
 def _check_layouts(flags: Flags) -> None:
@@ -156,7 +176,10 @@ _WITH_PARETO = (
     "--confidence",
     "--max-rate",
     "--gpus",
+    "--total-gpus",
     "--budget",
+    "--quick",
+    "--fix",
     "--out",
     "--disaggregate",
     "--price",
