@@ -52,6 +52,12 @@ class OneLine:
     def runs(self, line: int) -> bool:
         return True
 
+    def largest(self, line: int) -> int:
+        return len(self.sizes) - 1
+
+    def line(self, line: int) -> SearchLine:
+        return SearchLine(self.costs[line])
+
     def candidate(self, probe: Probe) -> Probe:
         return probe
 
@@ -154,12 +160,17 @@ def test_a_combination_is_one_in_whatever_order_its_settings_were_changed() -> N
 
 def test_combinations_that_cost_less_are_tried_at_their_largest_size_near_the_answer_first() -> None:
     space: Any = SimpleNamespace(
-        sizes=[1, 2, 4], costs=[10.0, 15.0, 50.0, 1.0, 10.0], runs=lambda line: line != 3
+        sizes=[1, 2, 4],
+        costs=[10.0, 15.0, 50.0, 1.0, 10.0],
+        runs=lambda line: line != 3,
+        largest=lambda line: 0 if line == 5 else 2,
     )
     search: Any = SimpleNamespace(cost=lambda probe: space.costs[probe[0]] * space.sizes[probe[1]])
     assert _cheaper(space, search, [0, 1, 2, 3, 4], (0, 2)) == [(0, 1), (1, 1), (4, 1)]
     assert _cheaper(space, search, [0, 1, 2, 3, 4], None) == [(2, 2), (1, 2), (0, 2), (4, 2)]
     assert _cheaper(space, search, [0], (0, 0)) == []
+    space.costs.append(40.0)
+    assert _cheaper(space, search, [5], None) == [(5, 0)]
 
 
 class Tuned:

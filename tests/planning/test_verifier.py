@@ -30,6 +30,7 @@ def verifier(shares: list[float], unknown: bool = False, runs_from: int = 0) -> 
     space: Any = SimpleNamespace(goal=None, runner=None)
     space.config = lambda probe: SimpleNamespace(instances=10 * (probe[1] + 1), size=probe[1])
     space.runs, space.sizes = lambda line, size=0: size >= runs_from, shares
+    space.largest = lambda line: len(shares) - 1
     holds = [Judgement(share > 0) for share in shares]
     search = Search(
         [SearchLine(1.0)], range(1, len(shares) + 1), lambda probes, _: [holds[size] for _, size in probes]
