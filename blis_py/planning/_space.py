@@ -21,11 +21,8 @@ from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
 from blis_py.planning.steady import steady_length
 from blis_py.planning.study import Study
-<<<<<<< HEAD
 from blis_py.planning.targets import check_targets
-=======
 from blis_py.planning.widths import sensible
->>>>>>> 95386d55 (plan: widths are searched unasked; lists are axes; words of other planners; an early answer)
 
 INSTANCES = "num_instances"
 DOLLARS, GPUS = "dollars per hour", "GPUs"
