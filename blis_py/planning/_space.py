@@ -224,7 +224,7 @@ class Space:
         return sum(not self._is_unasked(search, line) for line in range(len(self.points)))
 
     def _is_unasked(self, search: Search, line: int) -> bool:
-        """Whether a combination was not asked for and cannot be run."""
+        """Whether a combination of widths that are not given cannot be run."""
         failing = search.most_failing(line) if self._widths else None
         return failing is not None and search.known[line, failing].refused is not None
 

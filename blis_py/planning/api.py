@@ -267,8 +267,6 @@ def _budget(given: float | str | None) -> tuple[float | None, float]:
         return None, duration_ns(text, "--budget") / 1e9
     try:
         dollars = float(text) if text else None
-        if dollars is not None and not 0 < dollars < math.inf:
-            raise ValueError
     except ValueError:
         fix = "write 60s, or dollars an hour: 25"
         raise InputError("neither dollars nor a time", key="--budget", value=given, fix=fix) from None

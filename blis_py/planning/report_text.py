@@ -55,7 +55,7 @@ def lines(plan: PlanResult) -> list[str]:
 
 
 def _ended(plan: PlanResult) -> list[str]:
-    """What an answer that came early does not rest on."""
+    """The limits of an answer that came early."""
     if not plan.ended:
         return []
     return [

@@ -153,7 +153,7 @@ class PlanResult:
     error: Errors | None = None
     notes: tuple[str, ...] = field(default=())
     ended: str = ""
-    """Why the search ended before its answer was confirmed and examined; empty if it did not."""
+    """The reason why the search ended before its answer was confirmed and examined; empty if it did not."""
 
     @property
     def holds(self) -> bool:

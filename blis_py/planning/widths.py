@@ -57,7 +57,7 @@ def has_load(study: Study, axes: Sequence[Axis]) -> bool:
 
 
 def sensible(points: Sequence[Point]) -> list[Point]:
-    """Points without layouts that nobody runs: attention is replicated, and experts are dealt out, over all
+    """Points without layouts that are never run: attention is replicated, and experts are dealt out, over all
     GPUs of an instance or not at all."""
     return [
         point

@@ -369,4 +369,4 @@ def test_more_throughput_than_is_offered_is_no_lack_of_instances(figure: str) ->
 
 def test_a_gpu_that_does_not_exist_is_refused_and_does_not_change_the_objective() -> None:
     with pytest.raises(InputError, match="unknown gpu"):
-        blis.plan(**FEW, instances=[1], slo="ttft.p99=1s", vary={"gpu": ["h100", "a10g"]})
+        blis.plan(**FEW, instances=[1], slo="ttft.p99=1s", vary={"gpu": ["h100", "a11g"]})

@@ -20,11 +20,14 @@ from blis_py.planning.study import Study
 
 def test_the_nearest_is_the_largest_size_with_the_most_slack() -> None:
     search: Any = Known({(0, 1): -0.5, (1, 1): -0.2, (2, 1): None, (3, 1): -0.2})
-    space: Any = SimpleNamespace(sizes=[1, 2])
+    space: Any = SimpleNamespace(sizes=[1, 2], largest=lambda line: 1)
     assert _nearest(space, search, [0, 1, 2, 3]) == (1, 1)
     assert search.probes == [(0, 1), (1, 1), (3, 1)]
     with pytest.raises(InputError, match="no configuration can be run: no"):
         _nearest(space, search, [2])
+    space.largest = lambda line: -1
+    with pytest.raises(InputError, match="too few for an instance"):
+        _nearest(space, search, [0])
 
 
 PLAIN = Study(start=CONFIG)

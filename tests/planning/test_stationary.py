@@ -201,7 +201,7 @@ def test_confidence_is_a_constraint() -> None:
 @pytest.mark.slow
 def test_the_answer_of_the_prediction_and_the_range_stand_beside_the_sure_one() -> None:
     given = {"instances": "1:8", "workers": 1, "cache": False, "most_requests": 300, "tune": False}
-    load = LOAD | {"slo": "tpot.p99=8.5ms", "num_requests": 60}
+    load = LOAD | {"tp": 1, "slo": "tpot.p99=8.5ms", "num_requests": 60}
     sure = blis.plan(**load, **given, draws=5, confidence="100%")
     plain = blis.plan(**load, **given, draws=5)
     assert sure.central is not None
@@ -220,6 +220,7 @@ def test_the_combination_with_the_highest_rate_within_a_budget() -> None:
         **LOAD,
         num_requests=60,
         vary={"gpu": ["h100", "l40s"]},
+        tp=1,
         prices={"h100": 3.0, "l40s": 1.0},
         budget=6.5,
         max_rate=True,

@@ -23,12 +23,25 @@ def test_optuna_suggests_as_many_lines_as_may_be_tried() -> None:
         cost=lambda probe: float(probe[0]),
     )
     for trials_ in (1, 8, 11):
-        lines = _suggest.suggested(axes, search, trials_, 1)
+        lines = _suggest.suggested(axes, search, trials_, 1, {each: each for each in range(32)})
         assert len(lines) == trials_
         assert lines == sorted(set(lines))
         assert set(lines) <= set(range(32))
     same = [Axis("a", "", (0,))]
-    assert _suggest.suggested(same, search, 9, 1) == [0]
+    assert _suggest.suggested(same, search, 9, 1, {0: 0}) == [0]
+
+
+def test_combinations_without_a_line_are_not_tried() -> None:
+    pytest.importorskip("optuna")
+    axes = [Axis(f"a{number}", "", (0, 1)) for number in range(5)]
+    search: Any = SimpleNamespace(
+        best=lambda looked: None,
+        least=lambda line: 0,
+        most_failing=lambda line: None,
+        cost=lambda probe: float(probe[0]),
+    )
+    lines = {each: each // 2 for each in range(0, 32, 2)}
+    assert set(_suggest.suggested(axes, search, 20, 1, lines)) <= set(range(16))
 
 
 class Suggestions:

@@ -14,7 +14,7 @@ from blis_py.errors import InputError
 
 HELP = ("-h", "--help")
 AXES = "--vary"
-"""Where lists of values of single settings are put."""
+"""The flag of axes, to which lists of values of single settings are added."""
 _NEAR = 0.75
 """Similarity from which an unknown flag is taken for a misspelt one."""
 _SYNONYMS = {"--num-requests": "--num-prompts", "--num-prompts": "--num-requests"}
