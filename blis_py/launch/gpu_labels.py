@@ -26,7 +26,7 @@ _MACHINES = {
     r"p6-b200": "b200",
     r"g6e\.": "l40s",
     r"g6\.": "l4",
-    r"g5\.": "a10",
+    r"g5\.": "a10g",
     r"a3-(high|mega)gpu": "h100",
     r"a3-ultragpu": "h200",
     r"a4-highgpu": "b200",
