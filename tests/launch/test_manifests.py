@@ -47,6 +47,7 @@ def test_a_product_label_is_a_bundled_gpu(name: str, gpu: str | None) -> None:
 def test_a_type_of_machine_is_its_gpu() -> None:
     assert gpu_of_node({"node.kubernetes.io/instance-type": "p5en.48xlarge"})[0] == "h200"
     assert gpu_of_node({"node.kubernetes.io/instance-type": "p5.48xlarge"})[0] == "h100"
+    assert gpu_of_node({"node.kubernetes.io/instance-type": "g5.12xlarge"})[0] == "a10g"
     assert gpu_of_node({"node.kubernetes.io/instance-type": "m5.large", "disk": "ssd"}) == ("", "")
 
 
