@@ -120,6 +120,7 @@ mutants: $(VENV)/.installed-check
 engines: export PYTHONPATH := $(CURDIR)
 engines: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.engines.check $(ENGINES)
+	$(BIN)/python -m benchmarks.engines.defaults
 
 # What a release that was not seen before needs of the preset: make track VERSION=0.34.0, TRACK='--engine sglang' for another
 # engine.

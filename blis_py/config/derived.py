@@ -47,6 +47,8 @@ _LARGEST = (0, 28)
 """Release of vLLM from which the largest have defaults of their own."""
 _LATE_KERNELS_MS = 69_800.0
 """Time of compiling the kernels of prompts that go on under SGLang; benchmarks/accuracy/cold_servers.py."""
+_SPARES_GB10 = (0, 33)
+"""Release of vLLM from which GB10, of much memory and little compute, has the defaults of small GPUs."""
 _UNKNOWN_CHUNK, _UNKNOWN_SHARE, _LEAST_SHARE = 4096, 0.88, 0.01
 """Defaults of SGLang where the memory of a device is unknown; and where nothing is left, the least that the
 setting can be."""
@@ -217,7 +219,10 @@ def _is_large(server: LaunchedEngine) -> bool:
     gpu = server.gpu
     if gpu is None or gpu.driver_memory_bytes < _LARGE_GPU_BYTES:
         return False
-    return "a100" not in gpu.name.lower() or not server.since(_A100_IS_SMALL)
+    name = gpu.name.lower()
+    if "gb10" in name and server.since(_SPARES_GB10):
+        return False
+    return "a100" not in name or not server.since(_A100_IS_SMALL)
 
 
 def _vllm_tokens(server: LaunchedEngine) -> int:
@@ -279,10 +284,13 @@ class DerivedSetting(NamedTuple):
 RULES = {
     "vllm-tokens": DerivedSetting(
         _vllm_tokens,
-        "by GPU memory: 2048 below 70 GiB and on A100 (8192 in 0.8), 8192 below 160 (70 to 0.27), else 16384",
+        "by GPU memory: 2048 below 70 GiB, on A100 (8192 in 0.8) and GB10 (from 0.33), 8192 below 160 (to "
+        "0.27 from 70), else 16384",
     ),
     "vllm-requests": DerivedSetting(
-        _vllm_requests, "1024 from 70 GiB on but for A100 from 0.9, else 256; at most max_num_batched_tokens"
+        _vllm_requests,
+        "1024 from 70 GiB on but for A100 (from 0.9) and GB10 (from 0.33), else 256; at most "
+        "max_num_batched_tokens",
     ),
     "vllm-ranks": DerivedSetting(
         _vllm_ranks, "least-queued, in turn among equals from 0.25; least-loaded from 0.27"

@@ -253,6 +253,9 @@ class ReleaseRules(PromptLimits):
     lone_prefill_has_no_threshold: bool = setting(False)
     """`long_prefill_token_threshold` does not apply to a request that is alone on its instance (vLLM, from
     0.31)."""
+    loads_spare_prompts: bool = setting(False)
+    """A request that waits for KV from elsewhere takes blocks only if those that admitted prompts still need
+    remain free (vLLM, from 0.24)."""
     reuse_unhashed_first: bool = setting(False)
     """With the `hash` cache: free blocks whose content cannot be found are reused before all others (vLLM,
     from 0.24); otherwise free blocks are reused in the order in which they became free."""

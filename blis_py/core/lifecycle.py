@@ -112,6 +112,14 @@ class Lifecycle:
         """
         return True
 
+    def _arrived_fits(self, request: Request, new_tokens: int) -> bool:
+        """The same of a request whose KV has arrived, which holds blocks."""
+        return True
+
+    def _load_fits(self, request: Request, shared: list[int], own: int, loaded_tokens: int) -> bool:
+        """Whether as many blocks are free as the admission of a load demands beyond those of its tokens."""
+        return True
+
     def _admitted(self, request: Request) -> None:
         """Start a request that has its blocks."""
         raise NotImplementedError
@@ -346,7 +354,9 @@ class Lifecycle:
             request = loads.arrived[0]
             tokens = self._first_tokens(request, request.computed, budget_tokens)
             padding = self._padding(request, request.computed + tokens)
-            if tokens == 0 or not self.kv.extend(request, tokens - padding, padding):
+            if not (tokens and self._arrived_fits(request, tokens)):
+                break
+            if not self.kv.extend(request, tokens - padding, padding):
                 break
             self._run(loads.next_arrived())
             admitted.append((request, tokens))
@@ -365,6 +375,7 @@ class Lifecycle:
             return 0
         fits = supply is None or not supply.free_tokens or self._leaves_free(request, shared, own, supply)
         fits = fits and self._has_headroom(request, shared, own, supplied + tokens)
+        fits = fits and not (later and not self._load_fits(request, shared, own, supplied))
         padding = self._padding(request, cached + supplied + tokens)
         new_tokens = supplied + tokens - padding
         if not (fits and self.kv.admit(request, shared, own, new_tokens, not later, padding)):

@@ -63,6 +63,7 @@ class Rank:
         if part is None:  # a step in flight may still free blocks, with which requests start
             repeats = not scheduler.has_candidates and scheduler.is_settled
             self.part, self.until_tick = Step(StepFeatures()), tick + (_FOREVER if repeats else 1)
+            self.part.preempted = scheduler.take_preempted_in_dummy()
         else:
             self.part, self.until_tick = part, tick + scheduler.identical_decode_steps(part)
         self._used, self._used_tick = scheduler.blocks_in_use(), tick + 1
@@ -154,6 +155,7 @@ class RankedScheduler(StepScheduler):
         self.ranks = [Rank(scheduler) for scheduler in ranks]
         for scheduler in ranks:
             scheduler.publishes_late = False  # of outcomes, a rank learns of ends alone
+            scheduler.steps_alone = False
         self.loads = None
         self.waiting = RankQueues(ranks)
         self._pool = RankedPool(ranks, self.book)
@@ -326,20 +328,31 @@ class RankedScheduler(StepScheduler):
                 if rank.part.emissions:
                     emissions |= rank.part.emissions
             works = works or rank.works
-        self._idles = not works and self.resolved == self.tick
+        self._idles = not works and not preempted and self.resolved == self.tick
         if not works:
             self._run_dummies()
             self._plan_anew()
-            return None
+            return self._plan_behind_dummies(preempted, now_ns) if preempted else None
         features = RankedFeatures(self._features, self._since, self.tick)
         return GroupStep(features, prefills, admitted, preempted, emissions)
+
+    def _plan_behind_dummies(self, preempted: list[Request], now_ns: int) -> Step | None:
+        """Plan the next step at once when all ranks only preempt, if anything."""
+        self._count_dummies()
+        step = self.schedule(now_ns)
+        if step is not None:
+            step.preempted = [*preempted, *step.preempted]
+        return step
 
     def _run_dummies(self) -> None:
         """Count the dummies of all ranks beside a step in flight, which belong to its wave."""
         if self._has_waves and self.resolved < self.tick != self._dummy_tick:
             self._dummy_tick = self.tick
-            for rank in self.ranks:
-                rank.scheduler.count_dummy()
+            self._count_dummies()
+
+    def _count_dummies(self) -> None:
+        for rank in self.ranks:
+            rank.scheduler.count_dummy()
 
     def _plan_anew(self) -> None:
         """Let ranks with candidates plan again: no step of the group takes place now."""

@@ -14,6 +14,7 @@ only when their state changes. The simulator may also query the number of identi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from blis_py.core.admission_rule import AdmissionRule
@@ -65,6 +66,10 @@ class Scheduler(StepProgress):
         self._decode_tokens = self._former.decode_tokens
         self._cadence = self._former.cadence
         self._whole_prompt = config.scheduler_reserve_full_isl
+        self.steps_alone = True
+        """Whether a step that only preempts takes no time; that of a rank is a dummy beside the others."""
+        self._preempted_in_dummy: Sequence[Request] = ()
+        self._loads_spare = config.loads_spare_prompts
         self._watermark_blocks = int(config.watermark * (config.num_kv_blocks + 1))
         """vLLM counts a block more than requests can use."""
         self._padded_rows = 1 + config.num_speculative_tokens
@@ -121,8 +126,11 @@ class Scheduler(StepProgress):
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
                 return None  # steps in flight hold the blocks
-            if step.preempted:
+            if step.preempted and self.steps_alone:
                 return self._plan_anew(step, now_ns)
+            if step.preempted:
+                self._preempted_in_dummy = step.preempted
+                return None
             if self.holding or (self.loads is not None and self.loads.under_way):
                 return None
             if self.drop_load() is not None:
@@ -143,6 +151,11 @@ class Scheduler(StepProgress):
         if step is not None:
             step.preempted = [*empty.preempted, *step.preempted]
         return step
+
+    def take_preempted_in_dummy(self) -> Sequence[Request]:
+        """Requests preempted by the plan that came to nothing, of a scheduler whose steps are not alone."""
+        preempted, self._preempted_in_dummy = self._preempted_in_dummy, ()
+        return preempted
 
     def _rest(self) -> None:
         """Note that there is nothing to compute."""
@@ -272,6 +285,27 @@ class Scheduler(StepProgress):
             missing = request.num_tokens - (len(shared) + own) * self._block_size
             new_tokens = max(new_tokens, missing)
         return self.kv.can_admit(request, shared, own, new_tokens, watermark)
+
+    def _arrived_fits(self, request: Request, new_tokens: int) -> bool:
+        watermark = self._watermark_blocks if self.running else 0
+        if self._whole_prompt:
+            new_tokens = max(new_tokens, request.num_tokens - request.computed)
+        return max(self.kv.shortfall(request, new_tokens), 0) + watermark <= self.kv.pool.num_free
+
+    def _load_fits(self, request: Request, shared: list[int], own: int, loaded_tokens: int) -> bool:
+        if not self._loads_spare:
+            return True
+        besides = self._blocks_of_prompts() + (self._watermark_blocks if self.running else 0)
+        return self.kv.can_admit(request, shared, own, loaded_tokens, besides)
+
+    def _blocks_of_prompts(self) -> int:
+        """Blocks that admitted prompts, computed and loaded ones, still need."""
+        assert self.loads is not None
+        prompts = [request for request in self._prefilling if not request.bursting]
+        return sum(
+            max(self.kv.shortfall(request, request.num_tokens - request.computed), 0)
+            for request in (*prompts, *self.loads.requests)
+        )
 
     def begin_wave(self, tick: int) -> None:
         """Count the steps of `prefill_schedule_interval` from this one on."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from blis_py import latency
-from blis_py.config.engine import names
+from blis_py.config.engine import load_engine, names
 from blis_py.config.implied import from_preset
 from blis_py.config.latency import MOE_BACKENDS, LatencySection
 from blis_py.config.models import PLAIN_ENGINE, RunConfig
@@ -117,8 +117,16 @@ def _graphs(served: Deployment) -> GraphSizes | None:
     padded = settings.cuda_graph_padding
     if settings.cuda_graph_sizes:
         return GraphSizes(tuple(sorted(set(settings.cuda_graph_sizes))), padded)
-    seqs, most = config.scheduler.max_num_seqs, settings.cuda_graph_max_size
-    return default_sizes(settings.kernels, served.gpu, config.tp, seqs, most, padded)
+    return default_sizes(
+        settings.kernels,
+        served.gpu,
+        config.tp,
+        config.scheduler.max_num_seqs,
+        settings.cuda_graph_max_size,
+        padded,
+        config.scheduler.max_num_batched_tokens,
+        load_engine(config.engine).release,
+    )
 
 
 def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:

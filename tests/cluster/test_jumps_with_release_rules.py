@@ -28,6 +28,7 @@ def config_of(rng: Random, ranks: int) -> SchedulerConfig:
         "preemption_policy": rng.choice(["fcfs", "priority"]),
         "async_scheduling": rng.random() < 0.6,
         "scheduler_reserve_full_isl": rng.random() < 0.7,
+        "loads_spare_prompts": rng.random() < 0.5,
         "watermark": rng.choice([0, 0, 0.05, 0.3]),
         "prefill_schedule_interval": rng.choice([1, 2, 5, 12]),
         "prefill_interval_needs_ranks": rng.random() < 0.3,

@@ -234,3 +234,44 @@ def test_tokens_of_earlier_visits_stay_when_those_of_this_one_are_discarded() ->
 def test_a_request_that_has_all_its_output_is_refused() -> None:
     scheduler = machine(Store({}))
     assert scheduler.add(Request("A", 0, 20, 5, 5, carried=5)) == "has all its 5 output tokens"
+
+
+@pytest.mark.parametrize(("watermark", "runs"), [(0.0, True), (0.3, False)])
+def test_a_request_whose_kv_has_arrived_leaves_the_watermark_free_beside_others(
+    watermark: float, runs: bool
+) -> None:
+    """vLLM 0.24: 0.3 of 20 blocks and the one that no request can use are 6; 6 are free, and 1 is needed."""
+    scheduler = machine(Store({"A": 16}), watermark=watermark)
+    scheduler.add(Request("B", 0, 36, 9, 9))
+    step(scheduler, 0)
+    scheduler.add(Request("A", 1, 17, 2, 2))
+    assert prefills(step(scheduler, 1)) == []
+    assert scheduler.kv.pool.num_free == 20 - 10 - 4
+    assert prefills(step(scheduler, 11)) == ([("A", 1)] if runs else [])
+
+
+@pytest.mark.parametrize(("whole", "runs"), [(False, True), (True, False)])
+def test_the_whole_rest_of_a_prompt_must_fit_where_part_of_its_kv_has_arrived(
+    whole: bool, runs: bool
+) -> None:
+    """vLLM from 0.19: the rest of A, computed in chunks of 3, needs 4 blocks, of which 3 are free."""
+    scheduler = machine(Store({"A": 4}), 7, max_num_batched_tokens=4, scheduler_reserve_full_isl=whole)
+    scheduler.add(Request("A", 0, 20, 2, 2))
+    assert scheduler.schedule(0) is None
+    scheduler.add(Request("B", 1, 4, 20, 20))
+    for now_ns in range(1, 10):
+        step(scheduler, now_ns)
+    assert scheduler.kv.pool.num_free == 3
+    assert prefills(step(scheduler, 11)) == ([("A", 3)] if runs else [])
+
+
+@pytest.mark.parametrize(("spares", "loads"), [(False, 1), (True, 0)])
+def test_a_load_leaves_the_blocks_that_admitted_prompts_still_need(spares: bool, loads: int) -> None:
+    """vLLM from 0.24: B, computed in chunks of 8, still needs 6 of 8 free blocks; the load of A takes 4."""
+    store = Store({"A": 16})
+    scheduler = machine(store, 12, long_prefill_token_threshold=8, loads_spare_prompts=spares)
+    scheduler.add(Request("B", 0, 40, 2, 2))
+    step(scheduler, 0)
+    scheduler.add(Request("A", 1, 17, 2, 2))
+    assert prefills(step(scheduler, 1)) == [("B", 8)]
+    assert len(store.loads) == loads

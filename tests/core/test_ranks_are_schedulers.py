@@ -50,6 +50,8 @@ class Both:
         assert isinstance(group, RankedScheduler)
         self.group = group
         self.apart = [Scheduler(of_one_rank(config)) for _ in range(self.count)]
+        for alone in self.apart:
+            alone.steps_alone = False
         self.keys = KeySpace(config.block_size)
         self.requests: dict[str, tuple[Request, Request, Scheduler]] = {}
         self.sent = 0
@@ -108,14 +110,21 @@ class Both:
         expired = [request for one in self.apart for request in one.expire(self.now_ns)]
         assert names(self.group.expire(self.now_ns)) == names(expired)
         self.compare()
-        step, parts = self.group.schedule(self.now_ns), [one.schedule(self.now_ns) for one in self.apart]
+        step, preempted = self.group.schedule(self.now_ns), list[str]()
+        while True:
+            parts = [one.schedule(self.now_ns) for one in self.apart]
+            idle = [one.take_preempted_in_dummy() for one in self.apart]
+            for part, behind in zip(parts, idle, strict=True):
+                preempted += names(behind if part is None else part.preempted)
+            if any(parts) or not any(idle):
+                break  # otherwise all ranks run dummies
         there = [part for part in parts if part is not None]
         assert (step is None) == (not there)
         if step is None:
             self.now_ns += STEP_NS
             return
-        for what in ("admitted", "preempted"):
-            assert names(getattr(step, what)) == [n for part in there for n in names(getattr(part, what))]
+        assert names(step.admitted) == [name for part in there for name in names(part.admitted)]
+        assert names(step.preempted) == preempted
         assert tokens(step) == [pair for part in there for pair in tokens(part)]
         features: Any = step.features
         assert [rank.decode_seqs for rank in features.ranks] == [

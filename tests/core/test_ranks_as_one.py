@@ -32,7 +32,13 @@ class Apart:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
             self.calls.append((name, *given))
-            found = {"expire": [], "resolve": [], "ends_with": True, "decode_blocks": self.name}
+            found = {
+                "take_preempted_in_dummy": [],
+                "expire": [],
+                "resolve": [],
+                "ends_with": True,
+                "decode_blocks": self.name,
+            }
             return (found | {"blocks_in_use": 10 * self.name}).get(name)
 
         return call
@@ -273,7 +279,7 @@ def test_ranks_plan_when_their_runs_are_over_or_time_may_change_them(group: Grou
     assert (step.features.ranks[0], step.features.since) == (planned.features, [2, 0, 2])
     parts[1].loads_kv = True
     found.schedule(0)
-    assert calls(parts)[1] == ["advance", "unplan", "schedule", "blocks_in_use"]
+    assert calls(parts)[1] == ["advance", "unplan", "schedule", "take_preempted_in_dummy", "blocks_in_use"]
 
 
 class Queue(list[int]):

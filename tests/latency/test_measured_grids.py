@@ -254,7 +254,8 @@ def test_chunks_of_a_step_are_one_with_as_many_pairs() -> None:
     [
         ("vllm", 300, True, (1, 2, 4, *range(8, 249, 8), 256, 272, 288)),
         ("vllm", 8, True, (1, 2, 4, 8)),
-        ("sglang", 600, True, (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 497, 16), 512, 544, 576)),
+        ("sglang", 600, True, (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 497, 16), 512, 544, 576, 600)),
+        ("sglang", 576, True, (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 497, 16), 512, 544, 576)),
         ("trtllm", None, True, (1, 2, 4, *range(8, 129, 8))),
         ("trtllm", 300, True, (1, 2, 4, *range(8, 129, 8), 192, 256, 300)),
         ("trtllm", 192, True, (1, 2, 4, *range(8, 129, 8), 192)),
@@ -286,7 +287,49 @@ def test_captured_sizes_end_at_8192(engine: str) -> None:
 )
 def test_sglang_captures_by_the_memory_of_a_gpu(gib: float, tp: int, largest: int) -> None:
     gpu = replace(load_gpu("h100"), driver_memory_bytes=round(gib * GIB))
-    assert default_sizes("sglang", gpu, tp, 10_000, None, True).sizes[-1] == largest
+    assert default_sizes("sglang", gpu, tp, 10_000, None, True, release=(0, 5, 19)).sizes[-1] == largest
+
+
+@pytest.mark.parametrize(
+    ("gib", "tp", "seqs", "release", "largest"),
+    [
+        *((20, 3, 999, (0, 5, 20), 48), (20, 4, 999, (), 160), (19.9, 1, 999, (), 8), (35, 3, 999, (), 32)),
+        *((80, 1, 50, (0, 5, 21), 256), (80, 1, 50, (0, 5, 22), 50), (80, 1, 50, (), 50)),
+    ],
+)
+def test_sglang_captures_more_on_small_gpus_and_no_more_than_requests_run(
+    gib: float, tp: int, seqs: int, release: tuple[int, ...], largest: int
+) -> None:
+    gpu = replace(load_gpu("h100"), driver_memory_bytes=round(gib * GIB))
+    assert default_sizes("sglang", gpu, tp, seqs, None, True, release=release).sizes[-1] == largest
+
+
+@pytest.mark.parametrize(
+    ("gpu", "release", "largest"),
+    [("b200", (), 1024), ("gb300", (0, 28), 1024), ("b200", (0, 27), 512), ("rtx-pro-6000", (), 512)],
+)
+def test_vllm_captures_more_on_blackwell_of_the_data_center(
+    gpu: str, release: tuple[int, ...], largest: int
+) -> None:
+    assert default_sizes("vllm", load_gpu(gpu), 1, 1024, None, True, release=release).sizes[-1] == largest
+
+
+@pytest.mark.parametrize(
+    ("seqs", "tokens", "release", "last"),
+    [
+        (20, 8192, (), (16, 20, 24, 32, 40)),
+        (20, 8192, (0, 30), (16, 24, 32, 40)),
+        (20, 30, (), (16, 20, 24, 30)),
+        (20, 30, (0, 21), (16, 24, 30)),
+        (20, 30, (0, 20), (16, 24)),
+        (20, 18, (0, 31), (8, 16, 18)),
+    ],
+)
+def test_vllm_captures_the_limits_of_a_step_themselves(
+    seqs: int, tokens: int, release: tuple[int, ...], last: tuple[int, ...]
+) -> None:
+    sizes = default_sizes("vllm", load_gpu("h100"), 1, seqs, None, True, tokens, release).sizes
+    assert sizes[-len(last) :] == last
 
 
 @pytest.mark.parametrize(("seqs", "largest"), [(1, 2), (20, 40), (255, 496), (256, 512), (300, 512)])
