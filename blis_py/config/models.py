@@ -145,7 +145,8 @@ class RunConfig:
         flag="--link-gbps",
         help="GB/s between the GPUs of an instance, each way. Default the GPU's.",
     )
-    """GB/s that a GPU of an instance sends to the others, on paper; null = what the GPU's profile says."""
+    """GB/s that a GPU of an instance sends to the others, on paper, below 200 over PCIe; null = what the
+    GPU's profile says."""
     num_instances: int = setting(
         1, least=1, most=MAX_INSTANCES, flag="--num-instances", help="Instances behind the router."
     )
