@@ -90,9 +90,9 @@ def test_the_workflow_says_that_it_is_untested_and_calls_what_there_is() -> None
     )
     assert len(called) == 2
     assert all(word in known.stdout for words in called for word in words if word.startswith("--"))
-    folders = [word for run in steps for word in run.split() if word.startswith("tests/")]
-    assert folders
-    assert all((ROOT / folder).is_dir() for folder in folders)
+    tests = [word for run in steps for word in run.split() if word.startswith("tests/")]
+    assert tests
+    assert all((ROOT / path).exists() for path in tests)
     assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}
 
 
