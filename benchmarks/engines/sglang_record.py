@@ -3,18 +3,21 @@
     python -m benchmarks.engines.sglang_record
 
 Of each release and kind of scenarios in which every step has to be SGLang's: small ones at random, and some
-in which requests are retracted.
+in which requests are retracted; and one for each rule of the prefix cache that differs without it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from benchmarks.engines import wheels
+from benchmarks.engines import ours, wheels
 from benchmarks.engines.child import Child
+from benchmarks.engines.compare import first_difference
 from benchmarks.engines.decisions import Decision, write
 from benchmarks.engines.engine import Variant, release_of
 from benchmarks.engines.sglang import SGLANG
@@ -24,6 +27,16 @@ RELEASES = ("0.5.14", "0.5.23")
 _PLAIN, _RETRACTING = 3, 1
 _MOST_STEPS, _MOST_RETRACTING_STEPS = 150, 1500
 _TRIES = 20
+_MOST_DRAWN = 400
+SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
+    "0.5.14": ({"radix_eviction": "leaves-to-fit"},),
+    "0.5.23": (
+        {"radix_eviction": "leaves"},
+        {"answers_apart": False},
+        {"waiting_prefix_refresh": 0},
+    ),
+}
+"""Settings of the prefix cache that are not those of the release."""
 
 
 def main() -> int:
@@ -37,6 +50,7 @@ def main() -> int:
             found = [
                 each for kind in SGLANG.variants_of(version) for each in _decisions(kind, child, version)
             ]
+            found += [each for switch in SWITCHES[version] for each in _decided_by(switch, child, version)]
         write(FOLDER / f"{version}.jsonl", found)
     return 0
 
@@ -59,6 +73,25 @@ def _decisions(kind: Variant, child: Child, version: str) -> Iterator[Decision]:
         if (plain, retracting) == (_PLAIN, _RETRACTING):
             return
     print(f"{version}, {kind.name}: {plain} plain, {retracting} retracting", file=sys.stderr)
+
+
+def _decided_by(switch: dict[str, Any], child: Child, version: str) -> Iterator[Decision]:
+    """A scenario that differs with other settings, if there is one."""
+    kinds = [kind for kind in SGLANG.variants_of(version) if "shared" in kind.name]
+    for number in range(_MOST_DRAWN):
+        kind = kinds[number % len(kinds)]
+        scenario = kind.draw(Random(f"{switch}/{kind.name}/{number}"), release_of(version))
+        config = SGLANG.config(scenario, version)
+        own = ours.trace(scenario, config)
+        if len(own) > _MOST_RETRACTING_STEPS:
+            continue
+        if first_difference(own, ours.trace(scenario, replace(config, **switch))) is not None:
+            child.send(scenario)
+            trace = child.receive()
+            if not isinstance(trace, dict):
+                yield Decision(scenario, trace)
+                return
+    print(f"{version}, {switch}: no scenario differs", file=sys.stderr)
 
 
 if __name__ == "__main__":

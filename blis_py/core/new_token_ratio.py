@@ -107,7 +107,7 @@ class NewTokenRatio(AdmissionRule):
         after_pass = self._passes_end == tick
         if request.status is PREFILLING or (after_pass and request.last_tick == tick - 1):
             self.full = False  # not among the running ones yet
-        elif request.status is ENDING and self._ends_known and not after_pass:
+        elif request.status is ENDING and self._ends_known and not request.ends_late and not after_pass:
             self.full = False  # no longer among them: its end was foreseen
         else:
             self._gone.append((tick, self._instance.settled_generated(request), request))

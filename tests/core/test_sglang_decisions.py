@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks.engines import ours
 from benchmarks.engines.compare import first_difference
 from benchmarks.engines.decisions import read
 from benchmarks.engines.sglang import config
+from benchmarks.engines.sglang_record import SWITCHES
 
 FILES = sorted(Path(__file__).with_name("sglang_decisions").glob("*.jsonl"))
 
@@ -31,3 +33,21 @@ def test_every_step_is_sglangs(path: Path) -> None:
     for scenario, trace in read(path):
         own = ours.trace(scenario, config(scenario, path.stem))
         assert first_difference(trace, own) is None, scenario
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_rules_of_the_prefix_cache_decide_some_of_them(path: Path) -> None:
+    found = [each for each in read(path) if each.scenario["enable_prefix_caching"]]
+    switches = [{"radix_eviction": "blocks"}, *SWITCHES[path.stem]]
+    undecided = [
+        switch
+        for switch in switches
+        if all(
+            first_difference(
+                each.trace, ours.trace(each.scenario, replace(config(each.scenario, path.stem), **switch))
+            )
+            is None
+            for each in found
+        )
+    ]
+    assert undecided in ([], [{"answers_apart": False}]), "no recorded decision depends on it"
