@@ -421,6 +421,8 @@ def _tried(rng: Random) -> Iterator[Any]:
 
         space.runs, space.changed, space.add, space.runner = runs, changed, add, SimpleNamespace(run=run)
         space.candidate = lambda probe: f"candidate {probe}"
+        space.largest = lambda line, sizes=sizes: len(sizes) - 1
+        space.line = lambda line, space=space: SearchLine(space.costs[line])
         search = Search([SearchLine(cost) for cost in space.costs], sizes, evaluate)
         yield knobs.improved(space, search, range(lines), search.best(), search.best, lambda probe: None)
         yield [
