@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import blis_py as blis
+from blis_py.cli import main
 from blis_py.cli.flags.configure import overrides
 from blis_py.cli.flags.parser import parse
 from blis_py.cli.verbs import plan as plan_verb
@@ -194,6 +195,36 @@ def test_an_interrupt_leaves_what_is_known(after: int, monkeypatch: pytest.Monke
     plan = api.plan(**SMALL | {"quick": False})
     assert plan.ended == "interrupted"
     assert plan.holds
+
+
+def test_the_command_prints_what_is_known_and_says_that_it_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, runs = Runner.run, []
+
+    def run(self: Runner, jobs: Any, *more: Any) -> Any:
+        runs.append(jobs)
+        if len(runs) > 6:
+            raise KeyboardInterrupt
+        return known(self, jobs, *more)
+
+    monkeypatch.setattr(Runner, "run", run)
+    load = ["--model", "llama-3.1-8b", "--gpu", "h100", "--rate", "20", "--num-requests", "60"]
+    more = [
+        "--isl",
+        "200",
+        "--osl",
+        "20",
+        "--ttft",
+        "1s",
+        "--workers",
+        "1",
+        "--no-cache",
+        "--format",
+        "table",
+    ]
+    assert main(["plan", *load, *more]) == 130
+    assert "so far (interrupted)" in capsys.readouterr().out
 
 
 def test_an_interrupt_before_anything_passes_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
