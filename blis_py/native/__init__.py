@@ -73,6 +73,8 @@ SOME = (
     "core.radix_node",
     "core.radix",
     "core.radix_kv",
+    "core.leaf_tree",
+    "core.leaf_kv",
     "core.diffusion",
     "cluster.recording.diffusion_recorder",
     "cluster.routing.prefixes",
