@@ -146,7 +146,7 @@ aot: $(VENV)/.installed-dev
 		--kv-cache-dtype auto fp8 --dependent-launch --also tests/engine/kernels/architectures/*.json \
 		--checked out/aot.jsonl $(AOT)
 
-bench: $(VENV)/.native
+bench: $(VENV)/.installed-dev $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py
 
 docs: $(VENV)/.installed-dev
