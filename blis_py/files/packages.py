@@ -62,5 +62,6 @@ def scipy() -> Any:
     with extra("fit", "a fit"):
         import scipy.linalg
         import scipy.optimize
+        import scipy.sparse
 
     return scipy

@@ -69,4 +69,4 @@ def test_engines_lists_what_every_preset_sets_and_where_that_is_from(blis: Blis)
     }
     assert all(row["source"] for row in rows)
     releases = {row["name"]: row["releases"] for row in rows}
-    assert (releases["vllm-0.10"], releases["vllm"]) == ("0.10 to 0.13", "0.14 to 0.33")
+    assert (releases["vllm-0.10"], releases["vllm"]) == ("0.8 to 0.13", "0.14 to 0.33")

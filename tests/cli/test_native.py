@@ -266,16 +266,21 @@ class Hook:
 def with_the_hook(monkeypatch: pytest.MonkeyPatch, version: str = "standard") -> tuple[Hook, dict[str, Any]]:
     """The hook after it has listed the contents of a wheel, and that list."""
     place = "hatchling.builders.hooks.plugin.interface"
+    metadata = "hatchling.metadata.plugin.interface"
     monkeypatch.setitem(sys.modules, place, SimpleNamespace(BuildHookInterface=Hook))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, metadata, SimpleNamespace(MetadataHookInterface=Hook))  # type: ignore[arg-type]
     for parent in (
         "hatchling",
         "hatchling.builders",
         "hatchling.builders.hooks",
         "hatchling.builders.hooks.plugin",
+        "hatchling.metadata",
+        "hatchling.metadata.plugin",
     ):
         monkeypatch.setitem(sys.modules, parent, SimpleNamespace())  # type: ignore[arg-type]
     monkeypatch.setattr(sys, "path", list(sys.path))
-    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["NativeHook"]()
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["WheelHook"]()
+    hook._add_engine = lambda folder, said: None
     said: dict[str, Any] = {"pure_python": True, "infer_tag": False, "force_include": {}}
     hook.initialize(version, said)
     hook.finalize(version, said, "")

@@ -22,7 +22,7 @@ def test_stdout_is_json_for_a_pipe_and_stderr_is_talk(blis: Blis, small: tuple[s
     summary = json.loads(out)
     assert summary["cluster"]["requests"]["completed"] == 12
     assert err.splitlines() == [
-        "KV capacity: 15,598 blocks of 16 = 249,568 tokens",
+        "KV capacity: 16,247 blocks of 16 = 259,952 tokens",
         "1 instance of vLLM 0.33, qwen3-14b on H100 TP1; step times: trained (-v and summary.json say more)",
     ]
     assert "roofline trained on kernels and steps" in summary["models"]
@@ -204,7 +204,7 @@ def test_a_horizon_without_a_number_of_requests_takes_all_that_arrive_before_it(
 
 def test_kv_blocks_can_be_given_and_the_first_line_reports_it(blis: Blis, small: tuple[str, ...]) -> None:
     _, out, err = blis("run", *small, "--num-kv-blocks", "600", "--verbose")
-    assert err.startswith("KV capacity: 600 blocks of 16 = 9,600 tokens (as given; by its memory 15,598: ")
+    assert err.startswith("KV capacity: 600 blocks of 16 = 9,600 tokens (as given; by its memory 16,247: ")
     scheduler: Any = json.loads(out)["scheduler"]
     assert (scheduler["num_kv_blocks"], scheduler["max_model_len"]) == (600, 9600)
 

@@ -36,7 +36,7 @@ def test_every_pool_has_a_line_of_capacity_before_anything_else(blis: Blis, tmp_
     code, out, err = blis("run", *flags, "--out", tmp_path / "out")
     assert code == 0
     big, small, models, *_ = err.splitlines()
-    assert big.startswith("big: KV capacity: 15,598 blocks of 16 = 249,568 tokens (qwen3-14b on H100")
+    assert big.startswith("big: KV capacity: 16,247 blocks of 16 = 259,952 tokens (qwen3-14b on H100")
     assert small.startswith("small: KV capacity: 300 blocks of 16 = 4,800 tokens (as given;")
     assert models.startswith("models big: 1 instance of vLLM")
     assert "; small: 2 instances of vLLM" in models

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, eye_array, hstack
 
 from blis_py.calibrate.fit.linearised import HIGH, LOW, OF_STEPS
 from blis_py.calibrate.fit.server_runs import Floats, ServerRuns, SimulatedTimes
+from blis_py.files.packages import scipy
 
 _FRONT = ~OF_STEPS
 
@@ -27,11 +26,13 @@ def with_front_end(run: ServerRuns, there: Sequence[SimulatedTimes]) -> Floats:
     late_s = np.concatenate([np.subtract(*one.pairs(at, "ttft_s")[::-1]) for one, at in runs])
     slopes = np.concatenate([one.ttft_slopes(at, _FRONT) for one, at in runs])
     numbers, (requests, count) = there[0].numbers.copy(), slopes.shape
-    sides = hstack([csr_array(slopes), eye_array(requests), -eye_array(requests)])
+    sparse = scipy().sparse
+    ones = sparse.eye_array(requests)
+    sides = sparse.hstack([sparse.csr_array(slopes), ones, -ones])
     room = np.stack([LOW[_FRONT] - numbers[_FRONT], HIGH[_FRONT] - numbers[_FRONT]], axis=1)
     bounds = np.concatenate([room, np.tile([0.0, np.inf], (2 * requests, 1))])
     cost = np.concatenate([np.zeros(count), np.ones(2 * requests)])
-    found = linprog(cost, A_eq=sides, b_eq=late_s, bounds=bounds)  # type: ignore[call-overload]
+    found = scipy().optimize.linprog(cost, A_eq=sides, b_eq=late_s, bounds=bounds)
     if found.success:
         numbers[_FRONT] += found.x[:count]
     return numbers
