@@ -4,7 +4,7 @@
 
 Each command of `questions.yaml` is run as it is typed, plans with `--quick` beside it, which ends with the
 first answer. A question that takes a refusal is answered by exit code 2 and a reason, every other one by exit
-code 0 and output. Whether an answer is right is not judged here.
+code 0 and output, a table of refusals aside. Whether an answer is right is not judged here.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         code, out, problem = None, "", "no answer in time"
     refused = question["answer"] == "refusal"
+    empty = not out.strip() or (out.lstrip()[:1].isdigit() and " refused: " in out.splitlines()[0])
     lines = [line for line in (problem if refused or code else out).splitlines() if line.strip()]
     return {
         "ask": question["ask"],
-        "answered": code == 2 if refused else code == 0 and bool(out.strip()),
+        "answered": code == 2 if refused else code == 0 and not empty,
         "seconds": round(time.perf_counter() - began, 1),
         "cpu_seconds": round(_cpu_s() - before, 1),
         "exit_code": code,

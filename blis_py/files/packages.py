@@ -62,6 +62,5 @@ def scipy() -> Any:
     with extra("fit", "a fit"):
         import scipy.linalg
         import scipy.optimize
-        import scipy.sparse
 
     return scipy

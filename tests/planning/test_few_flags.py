@@ -83,6 +83,8 @@ def test_lengths_in_the_words_of_aiconfigurator_are_those_of_every_request() -> 
         (["--tp", "2,4", "--gpu", "h100"], ["tp=2,4"]),
         (["--tensor-parallel-size", "2,4"], ["tp=2,4"]),
         (["--rate", "10:30:10"], ["rate=10:30:10"]),
+        (["--xpyd", "auto:4"], ["xpyd=auto:4"]),
+        (["--xpyd", "2p1d"], []),
         (["--vary", "tp=1,2", "--scheduler=fcfs,lpm"], ["tp=1,2", "scheduler=fcfs,lpm"]),
         (["--slo-ttft", "critical=1,batch=2"], []),
         (["--frontend-ms", "1,2,3,4"], []),

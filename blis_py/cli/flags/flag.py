@@ -58,7 +58,7 @@ class Flag(NamedTuple):
         """Whether a text is several values of a setting that has one: an axis of a study."""
         if not self.axis:
             return False
-        return "," in text or (self.kind in (int, float) and ":" in text)
+        return "," in text or text.startswith("auto:") or (self.kind in (int, float) and ":" in text)
 
     @property
     def spellings(self) -> tuple[str, ...]:
