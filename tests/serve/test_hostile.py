@@ -231,10 +231,10 @@ def test_a_template_of_a_request_is_rendered_on_trust_within_limits() -> None:
 
 
 def test_a_killable_call_is_bounded_and_the_next_one_works() -> None:
-    killable = Killable(functions, timeout_s=1.0, memory_mib=64)
+    killable = Killable(functions, timeout_s=5.0, memory_mib=64)
     try:
         assert killable.run("len", "abc") == 3
-        with pytest.raises(LimitExceeded, match="longer than 1 s"):
+        with pytest.raises(LimitExceeded, match="longer than 5 s"):
             killable.run("sleep", 60.0)
         with pytest.raises(LimitExceeded, match="more than 64 MiB"):
             killable.run("bytes", 1 << 30)
