@@ -125,7 +125,8 @@ def _share(server: LaunchedEngine) -> float:
     gpu, shape = server.gpu, server.shape
     if gpu is None:
         return _UNKNOWN_SHARE
-    images = None if shape is None or shape.image_encoder is None else sglang.Encoder(*shape.image_encoder)
+    encoder = None if shape is None else shape.image_encoder
+    images = None if encoder is None or encoder.optional else sglang.Encoder(encoder.layers, encoder.hidden)
     if not server.since(_SUMS):
         return max(sglang.earlier_memory_share(gpu, server.gpus, server.replicas, images), _LEAST_SHARE)
     chunk = server.count(CHUNK, 0) * server.replicas or _chunk_of_all(server, gpu)

@@ -257,6 +257,7 @@ def _budget(plan: _Plan) -> KvCapacity:
         memory_bytes = gpu.visible_memory_bytes
         basis = "that CUDA sees" if gpu.visible_known else "that CUDA is assumed to see"
     weights = rank_weight_bytes(shape, layout) + overheads.rope_bytes(shape)
+    weights += overheads.encoder_bytes(shape) / layout.attention_tp
     experts = shape.moe_layers * shape.experts * shape.expert_parameters * shape.weights.experts / layout.gpus
     weights += experts * (overheads.padded_experts(shape, layout.gpus // layout.ep) - 1)
     activations = overheads.activations(shape, tp, tokens, seqs)

@@ -65,6 +65,10 @@ class MemoryOverheads:
     """Share of the pool set aside for states of linear attention; 0 = of as many sequences as may run."""
     states_reserved: bool = False
     """Whether states of `max_num_seqs` sequences are allocated at start, or the engine does not start."""
+    image_encoders: bool = False
+    """Whether encoders of images are loaded, divided among ranks as other weights are."""
+    optional_encoders: bool = False
+    """The same of a model that some engines serve for its text alone."""
     padded_mxfp4: bool = False
     """Whether experts in MXFP4 are loaded with both sizes of their matrices rounded up for the kernels."""
     graph_gib: float = 0.0
@@ -80,6 +84,13 @@ class MemoryOverheads:
         width = shape.moe_intermediate / gpus
         padded = ceil(width / _WIDTH_TILE) * _WIDTH_TILE * ceil(shape.hidden / _HIDDEN_TILE) * _HIDDEN_TILE
         return padded / (width * shape.hidden)
+
+    def encoder_bytes(self, shape: ModelShape) -> float:
+        """Weights of the encoder of images, on all ranks of a model together."""
+        encoder = shape.image_encoder
+        if encoder is None or not (self.optional_encoders if encoder.optional else self.image_encoders):
+            return 0.0
+        return encoder.parameters * shape.dtype_bytes
 
     def activations(self, shape: ModelShape, tp: int, tokens: int, seqs: int) -> Activations:
         """Memory the engine reserves, on one rank.
@@ -119,6 +130,8 @@ VLLM_OVERHEADS = MemoryOverheads(
     rank_gib=0.69,
     visible_memory=True,
     windows_apart=True,
+    image_encoders=True,
+    optional_encoders=True,
     padded_mxfp4=True,
     source="learned on KV pools that vLLM 0.9 to 0.31 reported (benchmarks/accuracy/kv_pools.py)",
 )
@@ -130,6 +143,7 @@ SGLANG_OVERHEADS = MemoryOverheads(
     windows_apart=True,
     window_share=0.8,
     state_share=0.9 / 1.9,
+    image_encoders=True,
     source="mem_fraction_static, swa_full_tokens_ratio 0.8, mamba_full_memory_ratio 0.9 "
     "(sglang/srt/model_executor, profile_max_num_token); free before loading, by logs: 78.4 to 78.8 "
     "GiB on one H100, 77.3 to 77.5 on each of eight, 177.6 on one B200, 137.3 to 138.1 on several H200",

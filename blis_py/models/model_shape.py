@@ -17,6 +17,7 @@ from blis_py.models.block_attention import BlockIndexer, read_blocks
 from blis_py.models.compressed_attention import CompressedAttention, read_compressed
 from blis_py.models.grouped_heads import GroupedHeads, read_full_heads
 from blis_py.models.hf_config import ConfigFile
+from blis_py.models.image_encoder import ImageEncoder, read_image_encoder
 from blis_py.models.layer_groups import layer_groups
 from blis_py.models.layer_kinds import EXPERTS, WINDOW, LayerKinds, layer_kinds, window_of
 from blis_py.models.linear_attention import LinearAttention, read_linear
@@ -36,8 +37,6 @@ _SHARED_WIDTH = (
 _SCORES = ("scoring_func", "score_function", "moe_router_activation_func")
 PRICED_AS_FULL = "priced as if to all"
 """In the note on windowed layers, which holds for all latency models but operators."""
-_USUAL_ENCODER = 24, 1024
-"""Layers and hidden size of ViT-L/14."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +114,8 @@ class ModelShape:
     """Layers of multi-token prediction: in the checkpoint, not loaded without speculative decoding."""
     further_embeddings: bool = False
     """Whether each of them has embeddings and an LM head of its own."""
-    image_encoder: tuple[int, int] | None = field(default=None, compare=False, repr=False)
-    """Layers and hidden size of an encoder of images, where its config names them so, else those of a usual
-    one; None = the model reads text alone, or images only if an engine is set to."""
+    image_encoder: ImageEncoder | None = field(default=None, compare=False, repr=False)
+    """None = the model reads text alone."""
     kinds: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
     """Kinds of layers in order, with how many follow each other; see `layer_kinds`."""
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -387,6 +385,10 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     if latent and latent.indexer:
         latent = replace(latent, indexer=replace(latent.indexer, weight_bytes=stored.indexer))
     further = config.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
+    images = read_image_encoder(config, hidden, model_type.images_off)
+    if images is not None:
+        billions = f"{images.parameters / 1e9:.2f} billion weights" if images.parameters else "unknown size"
+        notes.append(f"{name} has an encoder of images ({billions}): no time is spent in it")
     window, windowed = window_of(config), kinds.count(WINDOW)
     if windowed:
         notes.append(
@@ -420,7 +422,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         residual_streams=config.count("hc_mult", default=1),
         further_layers=further,
         further_embeddings=config.flag("mtp_use_dedicated_embeddings", default=further > 0),
-        image_encoder=None if model_type.images_off else _image_encoder(config),
+        image_encoder=images,
         kinds=kinds.runs,
         notes=(*notes, *stored.notes),
         **_feed_forward(config, model_type, kinds),
@@ -437,14 +439,6 @@ def _latent_weights(
         return ()
     outputs = compressed.output_parameters(hidden, heads)
     return sum(compressed.matrices(hidden, heads)) - outputs, 0, outputs
-
-
-def _image_encoder(config: ConfigFile) -> tuple[int, int] | None:
-    section = config.section("vision_config")
-    if section is None:
-        return None
-    layers = section.count("num_hidden_layers", "vt_num_hidden_layers", default=_USUAL_ENCODER[0])
-    return layers, section.count("hidden_size", "vt_hidden_size", default=_USUAL_ENCODER[1])
 
 
 def _feed_forward(config: ConfigFile, model_type: ModelType, kinds: LayerKinds) -> dict[str, Any]:

@@ -410,9 +410,8 @@ def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, li
     if unknown:
         stated = f"keys of {config.file.name} that are not known, taken to change nothing"
         notes.append(f"{stated}: {names_of(unknown)}")
-    for key, what in (("vision_config", "an encoder of images"), ("audio_config", "an encoder of sound")):
-        if config.has(key):
-            notes.append(f"{name} has {what}: its weights and its time are left out")
+    if config.has("audio_config"):
+        notes.append(f"{name} has an encoder of sound: its weights and its time are left out")
     stated_values = {key: value for key, value in config.values.items() if value is not None}
     read = {key: value for key, value in stated_values.items() if key in READ or key in model_type.reads}
     return replace(config, values={**model_type.defaults, **read}), model_type, notes

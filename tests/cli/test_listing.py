@@ -23,7 +23,7 @@ def test_models_lists_every_bundled_model(blis: Blis) -> None:
     assert rows["qwen3-14b"]["weights_gib"] == 27.5
     assert (rows["deepseek-v3.2"]["weights_gib"], rows["deepseek-v3.2"]["remarks"]) == (627.6, "")
     assert (rows["glm-5"]["billion_parameters"], rows["glm-5"]["remarks"]) == (743.91, "")
-    remarks = "25 of 30 layers windowed, encoder left out"
+    remarks = "25 of 30 layers windowed, encoder of images"
     assert (rows["gemma-4-26b-a4b"]["weights_gib"], rows["gemma-4-26b-a4b"]["remarks"]) == (47.0, remarks)
     assert rows["gpt-oss-20b"]["remarks"] == "12 of 24 layers windowed"
 

@@ -59,4 +59,4 @@ def _remarks(shape: ModelShape) -> Iterator[str]:
     if shape.kv_dtype_bytes == 1:
         yield "8-bit KV cache"
     if any("encoder" in note for note in shape.notes):
-        yield "encoder left out"
+        yield "encoder of images"
