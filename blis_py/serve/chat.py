@@ -25,7 +25,7 @@ PLAIN_TEMPLATE = (
 """For a checkpoint without a template."""
 _RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template"}
 _RENDER_S, _RENDER_MIB = 2.0, 256
-"""Limits of a request's template."""
+"""Limits of a request's template: CPU time and memory."""
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
@@ -90,7 +90,7 @@ class ChatTemplates:
         if not self._trusts:
             fix = "start the server with --trust-request-chat-template to render it"
             raise ApiError(400, f"a template of a request is not trusted: {fix}", "chat_template")
-        self._foreign = self._foreign or Killable(renderer, timeout_s=_RENDER_S, memory_mib=_RENDER_MIB)
+        self._foreign = self._foreign or Killable(renderer, cpu_s=_RENDER_S, memory_mib=_RENDER_MIB)
         try:
             return str(await self._foreign.call(template, everything, self._most_characters))
         except LimitExceeded as error:

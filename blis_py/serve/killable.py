@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _MIB = 2**20
+_PATIENCE = 10
+"""Wall time of a call per second of its CPU time: other work of the machine does not refuse a client."""
 _PROGRAM = "import sys; from blis_py.serve.killable import work; work(int(sys.argv[1]))"
 
 
@@ -32,7 +34,7 @@ class Killable:
         make: called with `arguments` in the process, once; returns the function that each call runs. It must
             be importable, and its arguments picklable.
         start_s: time for its start, imports included.
-        timeout_s, memory_mib: limits of a call.
+        cpu_s, memory_mib: limits of a call; waiting has ten times as long.
     """
 
     def __init__(
@@ -40,12 +42,12 @@ class Killable:
         make: Callable[..., Callable[..., T]],
         arguments: tuple[Any, ...] = (),
         *,
-        start_s: float = 60.0,
-        timeout_s: float = 10.0,
+        start_s: float = 300.0,
+        cpu_s: float = 10.0,
         memory_mib: int = 1024,
     ) -> None:
         self._make, self._arguments = make, arguments
-        self._start_s, self._timeout_s, self._memory_mib = start_s, timeout_s, memory_mib
+        self._start_s, self._cpu_s, self._memory_mib = start_s, cpu_s, memory_mib
         self._thread = ThreadPoolExecutor(1, "killable")
         self._process: Popen[bytes] | None = None
         self._pipe: Connection | None = None
@@ -65,11 +67,12 @@ class Killable:
         pipe = self._started()
         try:
             pipe.send(arguments)
-            if not pipe.poll(self._timeout_s):
-                raise LimitExceeded(f"takes longer than {self._timeout_s:g} s")
+            if not pipe.poll(_PATIENCE * self._cpu_s):
+                raise LimitExceeded(f"takes longer than {_PATIENCE * self._cpu_s:g} s")
             ok, value = pipe.recv()
         except (EOFError, OSError):
-            self._kill()
+            if self._kill() == -signal.SIGPROF:
+                raise LimitExceeded(f"takes longer than {self._cpu_s:g} s") from None
             raise LimitExceeded(f"takes more than {self._memory_mib:,} MiB") from None
         except BaseException:
             self._kill()
@@ -100,30 +103,32 @@ class Killable:
                     stdout=DEVNULL,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 )
-            self._pipe.send((self._make, self._arguments, self._memory_mib, self._timeout_s))
+            self._pipe.send((self._make, self._arguments, self._memory_mib, self._cpu_s))
             if not self._pipe.poll(self._start_s) or not self._pipe.recv():
                 self._kill()
                 raise LimitExceeded("cannot be done: its process does not start")
         return self._pipe
 
-    def _kill(self) -> None:
+    def _kill(self) -> int:
+        """End the process; its exit status, negative where a signal ended it."""
         process, self._process = self._process, None
         pipe, self._pipe = self._pipe, None
-        if process is not None:
-            process.kill()
-            process.wait()
         if pipe is not None:
             pipe.close()
+        if process is None:
+            return 0
+        process.kill()  # without effect on one that has ended
+        return process.wait()
 
 
 def work(descriptor: int) -> None:
     """The process: a call after another until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server, which ends this
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    os.nice(5)
     pipe = Connection(descriptor)
-    make, arguments, memory_mib, timeout_s = pipe.recv()
+    make, arguments, memory_mib, cpu_s = pipe.recv()
     function = make(*arguments)
+    os.nice(5)
     limit = _virtual_bytes() + memory_mib * _MIB
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     pipe.send(True)
@@ -132,9 +137,11 @@ def work(descriptor: int) -> None:
             arguments = pipe.recv()
         except EOFError:
             return
-        signal.alarm(int(timeout_s) + 5)  # the end, should the server have been killed
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # ends the process by SIGPROF
+        signal.alarm(int(_PATIENCE * cpu_s) + 5)  # the end, should the server have been killed
         outcome = _outcome(function, arguments)
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(outcome)
 
 

@@ -152,7 +152,7 @@ def test_processes_are_gone_when_the_command_is_stopped(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 143
+        assert process.wait(timeout=600) == 143
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
 

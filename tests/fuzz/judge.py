@@ -38,7 +38,7 @@ class Verdict:
 @contextlib.contextmanager
 def patience(seconds: float) -> Iterator[None]:
     """Raises `Hang` in the midst of what takes longer: of the processor, for the machine may be busy with
-    others, or six times as long by the clock on the wall, for something may be waited for in vain.
+    others, or sixty times as long by the clock on the wall, for something may be waited for in vain.
     """
 
     def give_up(number: int, frame: FrameType | None) -> None:
@@ -46,7 +46,7 @@ def patience(seconds: float) -> Iterator[None]:
 
     timers = (
         (signal.SIGPROF, signal.ITIMER_PROF, seconds),
-        (signal.SIGALRM, signal.ITIMER_REAL, 6 * seconds),
+        (signal.SIGALRM, signal.ITIMER_REAL, 60 * seconds),
     )
     before = [signal.signal(number, give_up) for number, _, _ in timers]
     for _, timer, limit in timers:

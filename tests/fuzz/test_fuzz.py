@@ -157,7 +157,7 @@ def test_a_process_ends_with_exit_code_2_and_no_signal(base: Path, tmp_path: Pat
         (tmp_path / "files" / file).write_bytes(data)
     words = IN_A_PROCESS[name].replace("{}", str(tmp_path / "files")).split()
     done = subprocess.run(
-        [sys.executable, "-m", "blis_py", *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "blis_py", *words], cwd=tmp_path, capture_output=True, text=True, timeout=1200
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")

@@ -10,12 +10,21 @@ from typing import Any
 from blis_py.errors import InputError
 
 
+def spin(seconds: float) -> None:
+    """Work for some CPU time."""
+    end_s = time.process_time() + seconds
+    while time.process_time() < end_s:
+        pass
+
+
 def functions() -> Callable[[str, Any], Any]:
     """A function that does what it is called for."""
 
     def do(what: str, value: Any) -> Any:
         if what == "refuse":
             raise InputError("is refused", key=value)
-        return {"len": len, "sleep": time.sleep, "bytes": bytearray, "exit": os._exit}[what](value)
+        return {"len": len, "sleep": time.sleep, "spin": spin, "bytes": bytearray, "exit": os._exit}[what](
+            value
+        )
 
     return do

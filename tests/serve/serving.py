@@ -19,6 +19,8 @@ from blis_py.serve.backend import Backend
 from blis_py.serve.fleet.build import FleetOptions, ServedFleet, build_fleet
 from blis_py.serve.settings import ServeSettings
 
+HANGS_S = 3000
+"""Only what hangs takes so long, however busy the machine is."""
 FAST = FleetOptions(speedup=200.0, max_requests=500)
 
 
@@ -54,7 +56,7 @@ def with_fleet(use: Use, settings: ServeSettings | None = None, **options: Any) 
             await use(client, fleet)
         await fleet.backend.stop()
 
-    asyncio.run(asyncio.wait_for(run(), 300))
+    asyncio.run(asyncio.wait_for(run(), HANGS_S))
     return fleet
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
+from serving import HANGS_S
 from test_observe import served
 
 from blis_py.cli import main
@@ -17,7 +19,7 @@ from blis_py.serve.settings import ServeSettings
 
 
 def _connected(service: Service) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", service.port), timeout=60)
+    return socket.create_connection(("127.0.0.1", service.port), timeout=HANGS_S)
 
 
 def _rest(connection: socket.socket) -> bytes:
@@ -34,9 +36,12 @@ def test_a_head_that_does_not_come_closes_the_connection(begun: bytes) -> None:
         with _connected(service) as connection:
             connection.sendall(begun)
             assert _rest(connection) == b""
-        with _connected(service) as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert _rest(connection).startswith(b"HTTP/1.1 200")
+        for _ in range(100):  # a head that is sent in time: on a busy machine this test may be late
+            with _connected(service) as connection, suppress(OSError):
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                if _rest(connection).startswith(b"HTTP/1.1 200"):
+                    return
+        pytest.fail("no head is in time")
 
 
 def test_connections_beyond_the_limit_get_503_and_later_ones_are_served() -> None:

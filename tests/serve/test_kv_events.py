@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
 import zmq
-from serving import FAST, client_of, config
+from serving import FAST, HANGS_S, client_of, config
 
 from blis_py.serve.fleet.build import build_fleet
 from blis_py.serve.fleet.kv_events import BlockHashes, cbor, msgpack
@@ -96,12 +96,14 @@ def test_stored_blocks_are_published_with_their_tokens() -> None:
         return list(ids)
 
     ids = asyncio.run(use())
-    messages = []
-    while reader.poll(200):
+    messages: list[Any] = []
+    while not any(event == ["AllBlocksCleared"] for _, batch, _ in messages for event in batch):
+        assert reader.poll(1000 * HANGS_S)
         topic, number, batch = reader.recv_multipart()
         assert topic == b"kv-events"
         assert struct.unpack(">Q", number)[0] == len(messages)
         messages.append(unpack(batch)[0])
+    assert not reader.poll(0)
     reader.close(linger=0)
     events = [event for _, batch, _ in messages for event in batch]
     stored = [event for event in events if event[0] == "BlockStored"]

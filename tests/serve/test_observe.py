@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-from serving import FAST, config
+from serving import FAST, HANGS_S, config
 
 from blis_py import run
 from blis_py.api import configure
@@ -59,12 +59,12 @@ def served(
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
-    assert began.wait(10)
+    assert began.wait(HANGS_S)
     try:
         yield service, fleet
     finally:
         loop.call_soon_threadsafe(service.stop)
-        thread.join(10)
+        thread.join(HANGS_S)
         assert not thread.is_alive()
 
 

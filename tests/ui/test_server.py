@@ -255,7 +255,7 @@ def test_the_command_prints_a_link_on_the_loopback_address_and_ends_cleanly() ->
         assert len(link.split("token=")[1]) > 20
         process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=600)
     assert "Traceback" not in err
     assert "leaked" not in err
 

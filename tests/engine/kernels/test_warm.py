@@ -53,7 +53,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, *arguments]
     return subprocess.run(
-        command, env=clean | environment, capture_output=True, text=True, check=False, timeout=300
+        command, env=clean | environment, capture_output=True, text=True, check=False, timeout=3000
     )
 
 

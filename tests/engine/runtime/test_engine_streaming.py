@@ -200,7 +200,7 @@ def test_an_engine_that_is_forgotten_leaves_no_thread() -> None:
     thread.settle()
     (worker,) = {t for t in threading.enumerate() if t.name == "output"} - before
     del thread
-    worker.join(10)
+    worker.join(600)
     assert not worker.is_alive()
 
 
