@@ -7,6 +7,7 @@ modules, by which quantised checkpoints name them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -21,15 +22,19 @@ _LISTED = {
     "attention": FULL,
     "deepseek_sparse_attention": FULL,
     "linear_attention": LINEAR,
+    "mamba": LINEAR,
     "sliding_attention": WINDOW,
     "chunked_attention": WINDOW,
 }
 """Entry of `layer_types` -> kind."""
-_NEEDED = {"linear_attention": "linear_num_value_heads", "deepseek_sparse_attention": "index_topk"}
+_NEEDED = {
+    **{"linear_attention": "linear_num_value_heads", "mamba": "mamba_n_heads"},
+    "deepseek_sparse_attention": "index_topk",
+}
 """Entry of `layer_types` -> a key that describes such layers."""
 _BLOCKS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 _MIXERS = {"mamba": LINEAR, "attention": FULL}
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 MAX_LAYERS = 1000
 
 
@@ -152,6 +157,12 @@ def _sparse(config: ConfigFile, layers: int) -> frozenset[int]:
         return frozenset()
     if config.has("moe_layers"):
         return frozenset(_layers_of(config, "moe_layers", layers))
+    if config.has("moe_layers_enum"):
+        return frozenset(_enumerated(config, "moe_layers_enum", layers))
+    if config.has("moe_layer_freq"):
+        return frozenset(_marked(config, "moe_layer_freq", layers))
+    if config.has("moe_layer_start_index"):
+        return _every_nth(config, layers)
     first = config.count("first_k_dense_replace", default=0, least=0)
     if first > layers:
         raise config.error("first_k_dense_replace", f"more than the {layers} layers", first)
@@ -172,14 +183,43 @@ def _layers_of(config: ConfigFile, key: str, layers: int) -> list[int]:
     return list(config.items(key))
 
 
+def _enumerated(config: ConfigFile, key: str, layers: int) -> list[int]:
+    """Layer indices with commas between them; those of multi-token prediction are behind the others."""
+    text = config.text(key)
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
+        raise config.error(key, "must be numbers of layers with commas between them", text)
+    return [layer for layer in map(int, text.split(",")) if layer < layers]
+
+
+def _every_nth(config: ConfigFile, layers: int) -> frozenset[int]:
+    """Layers with experts: every n-th from a first to a last one (`Ernie4_5_MoeDecoderLayer`)."""
+    first = config.count("moe_layer_start_index", least=0)
+    last = min(config.count("moe_layer_end_index", default=layers - 1, least=0), layers - 1)
+    every = config.count("moe_layer_interval", default=1)
+    return frozenset(layer for layer in range(first, last + 1) if (layer + 1) % every == 0)
+
+
+def _marked(config: ConfigFile, key: str, layers: int) -> list[int]:
+    """Layers that a list of 0 and 1 marks."""
+    marks = config.items(key)
+    if len(marks) != layers or not {0, 1}.issuperset(marks):
+        raise config.error(key, f"must be 0 or 1 for each of the {layers} layers")
+    return [layer for layer, mark in enumerate(marks) if mark]
+
+
 def _linear(config: ConfigFile, layers: int) -> frozenset[int]:
     """Layers with a state: those listed, or all but every n-th."""
     kimi = config.section("linear_attn_config")
     if kimi is not None:
         return _of_kimi(kimi, layers)
+    kinds = config.texts("layer_types")
+    if config.has("mamba_n_heads"):
+        if "mamba" not in kinds:
+            problem = "missing: it says which layers have a state"
+            raise config.error("layer_types", problem, fix="use a complete HuggingFace config.json")
+        return frozenset(layer for layer, kind in enumerate(kinds) if kind == "mamba")
     if not config.has("linear_num_value_heads"):
         return frozenset()
-    kinds = config.texts("layer_types")
     if "linear_attention" in kinds:
         return frozenset(layer for layer, kind in enumerate(kinds) if kind == "linear_attention")
     every = config.count("full_attention_interval", default=4)
@@ -204,6 +244,9 @@ def _windowed(config: ConfigFile, model_type: ModelType, layers: int, limit: int
         if kind not in _LISTED or (needed and not config.has(needed)):
             problem = "layers of this kind are not modelled"
             raise config.error("layer_types", problem, kind, "use another model")
+    further = config.count("num_nextn_predict_layers", default=0, least=0)
+    if further and len(kinds) == layers + further:
+        kinds = kinds[:layers]
     if kinds and len(kinds) != layers:
         raise config.error("layer_types", f"must name each of the {layers} layers", len(kinds))
     window = window_of(config)
@@ -213,6 +256,8 @@ def _windowed(config: ConfigFile, model_type: ModelType, layers: int, limit: int
         return frozenset()
     if kinds:
         return frozenset(layer for layer, kind in enumerate(kinds) if _LISTED[kind] == WINDOW)
+    if config.has("hybrid_layer_pattern"):
+        return frozenset(_marked(config, "hybrid_layer_pattern", layers))
     if config.items("no_rope_layers"):
         return frozenset(layer for layer, rope in enumerate(config.items("no_rope_layers")) if rope)
     every = config.count("sliding_window_pattern", default=model_type.window_every)

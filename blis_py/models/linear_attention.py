@@ -79,7 +79,7 @@ def read_linear(config: ConfigFile, layers: int, dtype_bytes: int) -> LinearAtte
         return None
     stated = config.text(*_STATE_DTYPE, default="")
     state_bytes = {"float32": 4, "": dtype_bytes}.get(stated, 2)
-    if config.has("mamba_num_heads"):
+    if config.has("mamba_num_heads") or config.has("mamba_n_heads"):
         return _state_space(config, layers, state_bytes)
     if config.has("linear_attn_config"):
         return _kimi(config.required_section("linear_attn_config"), layers)
@@ -98,10 +98,10 @@ def _state_space(config: ConfigFile, layers: int, state_bytes: int) -> LinearAtt
     return LinearAttention(
         layers=layers,
         key_heads=config.count("n_groups", "mamba_n_groups"),
-        value_heads=config.count("mamba_num_heads"),
-        key_dim=config.count("ssm_state_size"),
-        value_dim=config.count("mamba_head_dim"),
-        conv_kernel=config.count("conv_kernel"),
+        value_heads=config.count("mamba_num_heads", "mamba_n_heads"),
+        key_dim=config.count("ssm_state_size", "mamba_d_state"),
+        value_dim=config.count("mamba_head_dim", "mamba_d_head"),
+        conv_kernel=config.count("conv_kernel", "mamba_d_conv"),
         state_bytes=state_bytes,
         kind="mamba2",
     )

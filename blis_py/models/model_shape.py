@@ -15,7 +15,7 @@ from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
 from blis_py.models.attention_shapes import Indexer, LatentAttention, indexed_layers, read_latent
 from blis_py.models.block_attention import BlockIndexer, read_blocks
 from blis_py.models.compressed_attention import CompressedAttention, read_compressed
-from blis_py.models.grouped_heads import GroupedHeads, read_full_heads
+from blis_py.models.grouped_heads import GroupedHeads, read_heads
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.image_encoder import ImageEncoder, read_image_encoder
 from blis_py.models.layer_groups import layer_groups
@@ -26,13 +26,24 @@ from blis_py.models.weights import LayerCounts, Quantisation, Weights, unquantis
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 _UNSCALED_ROPE = frozenset({"default", "su", "longrope", "llama3", "mrope"})
-_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts")
-_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")
+_EXPERTS_PER_TOKEN = (
+    *(
+        "num_experts_per_tok",
+        "experts_per_token",
+        "num_experts_per_token",
+        "top_k_experts",
+        "moe_top_k",
+        "moe_k",
+    ),
+)
+_SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 _DENSE_WIDTH = ("dense_intermediate_size", "intermediate_size_mlp", "intermediate_size")
 _SHARED_WIDTH = (
     "shared_expert_intermediate_size",
     "moe_shared_expert_intermediate_size",
     "shared_intermediate_size",
+    "share_expert_dim",
+    "share_expert_dims",
 )
 _SCORES = ("scoring_func", "score_function", "moe_router_activation_func")
 PRICED_AS_FULL = "priced as if to all"
@@ -354,12 +365,9 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     kinds = layer_kinds(config, model_type, limit)
     layers = len(kinds.attention)
     hidden = config.count("hidden_size")
-    heads = config.count("num_attention_heads")
-    kv_heads = config.count("num_key_value_heads", default=heads)
-    if heads % kv_heads:
-        raise config.error("num_key_value_heads", f"must divide num_attention_heads ({heads})", kv_heads)
-    if not config.has("head_dim") and not config.has("kv_lora_rank") and hidden % heads:
-        raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
+    window, windowed = window_of(config), kinds.count(WINDOW)
+    own_heads, full_heads = read_heads(config, windowed > 0)
+    heads, kv_heads = own_heads.heads, own_heads.kv_heads
     dtype_bytes = _dtype_bytes(config)
     latent = read_latent(config, layers, model_type.sparse)
     linear = read_linear(config, len(kinds.linear), dtype_bytes)
@@ -389,7 +397,6 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     if images is not None:
         billions = f"{images.parameters / 1e9:.2f} billion weights" if images.parameters else "unknown size"
         notes.append(f"{name} has an encoder of images ({billions}): no time is spent in it")
-    window, windowed = window_of(config), kinds.count(WINDOW)
     if windowed:
         notes.append(
             f"{windowed} of the {layers} layers of {name} attend to {window:,} tokens at most, and are "
@@ -401,9 +408,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=latent.rope_dim + latent.nope_dim
-        if latent
-        else config.count("head_dim", default=hidden // heads),
+        head_dim=latent.rope_dim + latent.nope_dim if latent else own_heads.head_dim,
         vocab=config.count("vocab_size"),
         tied_embeddings=config.flag("tie_word_embeddings", default=model_type.tied_embeddings),
         max_position_embeddings=limit,
@@ -416,7 +421,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         linear=linear,
         compressed=compressed,
         blocks=read_blocks(config, layers),
-        full_heads=read_full_heads(config, heads),
+        full_heads=full_heads,
         gated_attention=config.flag("attn_output_gate", "mla_use_output_gate", default=False),
         norm_over_heads=config.text("qk_norm_type", default="") == "per_layer",
         residual_streams=config.count("hc_mult", default=1),
@@ -447,7 +452,9 @@ def _feed_forward(config: ConfigFile, model_type: ModelType, kinds: LayerKinds) 
     config.check_alike(*_EXPERTS_PER_TOKEN)
     experts = config.count(*EXPERTS, default=0, least=0)
     if experts < 2:
-        return {"intermediate": config.count("intermediate_size"), **matrices}
+        # Granite 4 without experts keeps the shared one (`GraniteMoeHybridMLP`).
+        kept = ("shared_intermediate_size",) if config.has("mamba_n_heads") else ()
+        return {"intermediate": config.count(*kept, "intermediate_size"), **matrices}
     per_token = config.count(*_EXPERTS_PER_TOKEN)
     if per_token > experts:
         raise config.error(config.key(*_EXPERTS_PER_TOKEN), f"more than the {experts} experts", per_token)

@@ -107,6 +107,13 @@ _QWEN_HYBRID = ModelType(
         "mlp_only_layers",
     )
 )
+_QWEN_EXPERTS = ModelType(
+    reads=(
+        *(*_EXPERTS, *_QWEN_WINDOWS, "moe_intermediate_size", "shared_expert_intermediate_size"),
+        *("decoder_sparse_step", "mlp_only_layers"),
+    )
+)
+_QWEN_IMAGES = ("vision_start_token_id", "vision_end_token_id")
 _COMPRESSED = ModelType(
     reads=(
         *_EXPERTS,
@@ -157,6 +164,49 @@ _GEMMA_4 = ModelType(
     window_every=6,
     tied_embeddings=True,
 )
+_MIMO_V2 = ModelType(
+    reads=(
+        *(*_EXPERTS, *_WINDOWS, "moe_intermediate_size", "moe_layer_freq", "hybrid_layer_pattern"),
+        *("v_head_dim", "swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim"),
+        *("swa_v_head_dim", "n_shared_experts"),
+    ),
+    without_effect=(
+        *("sliding_window_size", "swa_rope_theta", "attention_value_scale", "layernorm_epsilon"),
+        *("add_swa_attention_sink_bias", "add_full_attention_sink_bias", "attention_chunk_size"),
+    ),
+)
+_STEP = ModelType(
+    reads=(
+        *(*_EXPERTS, *_WINDOWS, "moe_num_experts", "moe_top_k", "moe_intermediate_size", "moe_layers_enum"),
+        *("share_expert_dim", "share_expert_dims", "num_attention_groups", "attention_other_setting"),
+    ),
+    without_effect=(
+        *("att_impl_type", "max_seq_len", "moe_every_n_layer", "moe_router_activation", "need_fp32_gate"),
+        *("moe_router_scaling_factor", "norm_expert_weight", "partial_rotary_factors", "swiglu_limits"),
+        *("swiglu_limits_shared", "use_head_wise_attn_gate", "use_moe", "use_moe_router_bias"),
+        *("use_rope_layers", "yarn_only_types", "zero_centered"),
+    ),
+    routing="balanced",
+    stretched=True,
+)
+_GRANITE_HYBRID = ModelType(
+    reads=(
+        *(*_EXPERTS, "shared_intermediate_size", "layer_types", "mamba_n_heads", "mamba_d_head"),
+        *("mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_ssm_dtype"),
+    ),
+    without_effect=(
+        *("mamba_expand", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias"),
+        *("position_embedding_type", "normalization_function", "time_step_limit", "time_step_max"),
+        *("time_step_min", "init_method"),
+    ),
+)
+_ERNIE = ModelType(
+    reads=(
+        *("moe_num_experts", "moe_k", "moe_intermediate_size", "moe_num_shared_experts"),
+        *("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"),
+    ),
+    without_effect=("moe_capacity", "moe_gate", "moe_use_aux_free", "moe_norm_min"),
+)
 _LING = ModelType(
     reads=(
         *_EXPERTS,
@@ -175,16 +225,9 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "mixtral": ModelType(reads=(*_EXPERTS, *_WINDOWS)),
     "qwen2": ModelType(reads=_QWEN_WINDOWS),
     "qwen3": ModelType(reads=_QWEN_WINDOWS),
-    "qwen3_moe": ModelType(
-        reads=(
-            *_EXPERTS,
-            "moe_intermediate_size",
-            "shared_expert_intermediate_size",
-            "decoder_sparse_step",
-            "mlp_only_layers",
-            *_QWEN_WINDOWS,
-        )
-    ),
+    "qwen3_moe": _QWEN_EXPERTS,
+    "qwen3_vl_text": ModelType(reads=_QWEN_WINDOWS, without_effect=_QWEN_IMAGES),
+    "qwen3_vl_moe_text": _QWEN_EXPERTS._replace(without_effect=_QWEN_IMAGES),
     "gemma2": ModelType(reads=_WINDOWS, window_every=2, tied_embeddings=True),
     "gemma3_text": ModelType(
         reads=(*_WINDOWS, "sliding_window_pattern"),
@@ -252,10 +295,11 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "mimo": ModelType(reads=_QWEN_WINDOWS, without_effect=("use_mrope",)),
     "glm4_moe_lite": _DEEPSEEK,
     "phi3": ModelType(reads=_WINDOWS),
-    "step3p7": ModelType(
-        reads=(*_EXPERTS, *_WINDOWS, "moe_intermediate_size", "n_shared_experts", "first_k_dense_replace"),
-        without_effect=("share_expert_dim",),
-    ),
+    "ernie4_5_moe": _ERNIE,
+    "granitemoehybrid": _GRANITE_HYBRID,
+    "mimo_v2_flash": _MIMO_V2,
+    "mimo_v2": _MIMO_V2,
+    "step3p5": _STEP,
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
@@ -338,20 +382,16 @@ WITHOUT_EFFECT = _OF_THE_NETWORK | _OF_THE_ROUTER | _OF_FURTHER_TOKENS | _OF_THE
 
 _LINEAR = "layers of linear attention are not modelled"
 _SSM = "state-space layers are not modelled"
-_TWO_KINDS = "attention layers of different shapes are not modelled"
 _LAYERS_DIFFER = "layers of different shapes are not modelled"
 
 NOT_MODELLED: Mapping[str, str] = {
     "lightning_attention": _LINEAR,
     "ssm_cfg": _SSM,
     "state_size": _SSM,
-    "mamba_d_state": _SSM,
     "mamba_d_ssm": _SSM,
-    "mamba_n_heads": _SSM,
     "attn_layer_period": _SSM,
     "lru_width": "recurrent layers are not modelled",
     "conv_L_cache": "convolution layers are not modelled",
-    "swa_num_attention_heads": _TWO_KINDS,
     "num_kv_shared_layers": "layers that share a KV cache are not modelled",
     "cla_share_factor": "layers that share a KV cache are not modelled",
     "hidden_size_per_layer_input": "embeddings per layer are not modelled",

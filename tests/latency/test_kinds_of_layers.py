@@ -53,6 +53,25 @@ KINDS: dict[str, dict[str, Any]] = {
             "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2,
         },
     },
+    "heads of windows": {
+        **{"model_type": "mimo_v2_flash", "head_dim": 192, "v_head_dim": 128, "sliding_window": 128},
+        **{"swa_num_attention_heads": 16, "swa_num_key_value_heads": 8, "swa_head_dim": 192},
+        **{"swa_v_head_dim": 128, "hybrid_layer_pattern": [0, 1, 1, 1] * 2, **EXPERTS},
+        "moe_layer_freq": [0] + [1] * 7,
+    },
+    "heads of windows in a section": {
+        **{"model_type": "step3p5", "num_key_value_heads": ..., "num_attention_groups": 4},
+        **{"attention_other_setting": {"num_attention_heads": 32, "num_attention_groups": 8}},
+        **{"layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 3, "sliding_window": 128},
+        **{"num_nextn_predict_layers": 4, "moe_layers_enum": "3,4,5,6,7,8,9", "moe_num_experts": 16},
+        **{"moe_top_k": 2, "moe_intermediate_size": 512, "share_expert_dim": 512},
+    },
+    "state space with experts": {
+        **{"model_type": "granitemoehybrid", "layer_types": (["mamba"] * 3 + ["attention"]) * 2},
+        **{"mamba_n_heads": 16, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128},
+        **{"mamba_d_conv": 4, "num_local_experts": 16, "num_experts_per_tok": 2},
+        "shared_intermediate_size": 512,
+    },
     "gated delta rule": {
         **{"model_type": "qwen3_next", "linear_num_key_heads": 8, "linear_num_value_heads": 16, **EXPERTS},
         **{"linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4},
@@ -85,8 +104,12 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def shape(kind: str, **changes: Any) -> ModelShape:
     """A small model of the kind."""
-    values = {**PLAIN, **KINDS[kind], **changes}
-    return shape_from_config(kind, {k: v for k, v in values.items() if v is not ...}, Path("config.json"))
+    return shape_from_config(kind, config_of(kind, **changes), Path("config.json"))
+
+
+def config_of(kind: str, **changes: Any) -> dict[str, Any]:
+    """Its config; `...` leaves a key out."""
+    return {k: v for k, v in {**PLAIN, **KINDS[kind], **changes}.items() if v is not ...}
 
 
 @pytest.mark.parametrize(
@@ -95,6 +118,9 @@ def shape(kind: str, **changes: Any) -> ModelShape:
         ("full", (("full", 8),)),
         ("windows", (("window", 1), ("full", 1)) * 4),
         ("two shapes of heads", (("window", 3), ("full", 1)) * 2),
+        ("heads of windows", (("full", 1), ("window", 3)) * 2),
+        ("heads of windows in a section", (("full", 1), ("window", 3)) * 2),
+        ("state space with experts", (("linear", 3), ("full", 1)) * 2),
         ("gated delta rule", (("linear", 3), ("full", 1)) * 2),
         ("Kimi delta attention", (("linear", 3), ("full", 1)) * 2),
         ("state space", (("linear", 2), ("full", 1), ("linear", 2), ("full", 1))),
@@ -115,6 +141,9 @@ STATE = 16 * 128 * 128 * 4
         ("full", 8 * 2 * 4 * 128 * 2, 0),
         ("windows", 8 * 2 * 4 * 128 * 2, 0),
         ("two shapes of heads", (6 * 2 * 4 * 128 + 2 * 2 * 2 * 256) * 2, 0),
+        ("heads of windows", (6 * 8 + 2 * 4) * (192 + 128) * 2, 0),
+        ("heads of windows in a section", (6 * 8 + 2 * 4) * 2 * 128 * 2, 0),
+        ("state space with experts", 2 * 2 * 4 * 128 * 2, 6 * (16 * 64 * 128 + (16 * 64 + 2 * 128) * 3) * 2),
         ("gated delta rule", 2 * 2 * 4 * 128 * 2, 6 * (STATE + (2 * 8 + 16) * 128 * 3 * 2)),
         ("Kimi delta attention", 2 * 576 * 2, 6 * (STATE + 3 * 16 * 128 * 3 * 2)),
         ("state space", 2 * 2 * 4 * 128 * 2, 4 * (16 * 64 * 128 * 4 + (16 * 64 + 2 * 8 * 128) * 3 * 2)),
@@ -192,7 +221,7 @@ def test_more_work_takes_longer(kind: str, gpu: str) -> None:
 
 @every_kind
 def test_a_small_model_of_every_kind_runs_under_every_engine(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**PLAIN, **KINDS[kind]}))
+    (tmp_path / "config.json").write_text(json.dumps(config_of(kind)))
     for engine in ("vllm", "sglang", "trtllm"):
         result = blis.run(
             model_config=tmp_path, gpu="b200", engine=engine, rate=2, num_requests=4, prompt_tokens=300

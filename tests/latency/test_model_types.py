@@ -158,11 +158,11 @@ def test_windows_of_gemma_2_are_in_every_other_layer(tmp_path: Path) -> None:
     assert load_model("mine", tmp_path).windowed_layers == 23
 
 
-@pytest.mark.parametrize("key", ["moe_num_experts", "moe_k", "num_moe_experts"])
+@pytest.mark.parametrize("key", ["n_moe_experts", "moe_width", "num_moe_experts"])
 def test_experts_under_another_name_are_not_left_out_of_a_model(tmp_path: Path, key: str) -> None:
-    """ERNIE 4.5 and Step 3 would be dense models of a sixth of their size."""
+    """It would be a dense model of a sixth of its size."""
     with pytest.raises(InputError, match=f"{key}: may describe experts, of which none are understood"):
-        load_model("mine", config(tmp_path, model_type="ernie4_5_moe", **{key: 64}))
+        load_model("mine", config(tmp_path, model_type="dots1", **{key: 64}))
 
 
 # -- windows ---------------------------------------------------------------------------------------------
