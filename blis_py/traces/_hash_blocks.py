@@ -15,10 +15,19 @@ FLAG = "--hash-block-size"
 _USUAL_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
-def check_ids(ids: Any, tokens: int, block_tokens: int, where: str, *, whole_only: bool = False) -> None:
+def check_ids(
+    ids: Any,
+    tokens: int,
+    block_tokens: int,
+    where: str,
+    *,
+    whole_only: bool = False,
+    leading_only: bool = False,
+) -> None:
     """
     Args:
         whole_only: whether a last block that is not full may be without an id.
+        leading_only: whether any number of last blocks may be.
 
     Raises:
         InputError: not a list of numbers, or not one for each block.
@@ -26,7 +35,8 @@ def check_ids(ids: Any, tokens: int, block_tokens: int, where: str, *, whole_onl
     if not isinstance(ids, list) or not all(type(block) is int and abs(block) < 2**63 for block in ids):
         raise InputError("must be a list of whole numbers of 64 bits", file=where, key="hash_ids")
     blocks = -(-tokens // block_tokens)
-    if len(ids) == blocks or (whole_only and len(ids) == tokens // block_tokens):
+    least = 0 if leading_only else tokens // block_tokens if whole_only else blocks
+    if least <= len(ids) <= blocks:
         return
     sizes = [size for size in _USUAL_SIZES if len(ids) == -(-tokens // size)]
     other = f", or say how many tokens an id stands for: {FLAG} {sizes[0] if sizes else 'N'}"

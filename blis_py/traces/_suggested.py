@@ -9,9 +9,13 @@ from shlex import quote
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _LENGTHS = {"token", "tokens", "tok", "toks", "length", "len", "lens"}
 _SIDES = {
-    "input": {"input", "prompt", "context", "prefill", "request", "isl"},
-    "output": {"output", "completion", "generated", "generation", "gen", "decode", "response", "osl"},
+    "input": ({"input", "prompt", "context", "prefill", "isl", "in"}, {"request"}),
+    "output": (
+        {"output", "completion", "generated", "generation", "gen", "decode", "osl", "out"},
+        {"response"},
+    ),
 }
+"""Words of either side, and one that counts where no column has those."""
 _OTHERS = {
     "total",
     "cached",
@@ -28,6 +32,7 @@ _OTHERS = {
     "chars",
     "characters",
     "text",
+    "flight",
 }
 """Words of columns that are no lengths of single requests in tokens."""
 _ARRIVALS = ({"arrival", "arrived", "arrives"}, {"start", "started", "sent", "created"}, {"timestamp"})
@@ -52,13 +57,12 @@ def suggested(names: Iterable[str]) -> tuple[str, bool]:
 
 
 def _length(words: dict[str, tuple[str, ...]], side: str) -> str:
-    own, other = (_SIDES[each] for each in (side, "output" if side == "input" else "input"))
-    found = (
-        name
-        for name, of_name in words.items()
-        if own & set(of_name) and _LENGTHS & set(of_name) and not (other | _OTHERS) & set(of_name)
-    )
-    return next(found, "")
+    other = _SIDES["output" if side == "input" else "input"]
+    for own, others in zip(_SIDES[side], (other[0], other[0] | other[1]), strict=True):
+        for name, of_name in words.items():
+            if own & set(of_name) and _LENGTHS & set(of_name) and not (others | _OTHERS) & set(of_name):
+                return name
+    return ""
 
 
 def _arrival(words: dict[str, tuple[str, ...]]) -> str:

@@ -1,16 +1,17 @@
 """Conversations of agents: calls of a model with tools between them.
 
-    conversations     a conversation per line: `id`, `block_size`, and `requests` with `t` (s), `in`, `out`,
-                      `hash_ids` and `think_time` (s)
+    conversations     Weka's: a conversation per line: `id`, `block_size`, and `requests` with `t` (s), `in`,
+                      `out`, `hash_ids`, `api_time` and `think_time` (s); a subagent has requests itself
     Dynamo            its request trace (`dynamo.request.trace.v1`), where `request_end` is a request
     Agentic Mooncake  (`dynamo.agentic_mooncake`) requests with the ones they wait for
     Applied Compute   a conversation per line as lengths of prompt, answers and tool outputs, without times
 
-Sources of the formats: github.com/ai-dynamo/dynamo, Apache-2.0.
+Sources of the formats: github.com/ai-dynamo/dynamo and github.com/ai-dynamo/aiperf, Apache-2.0.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,10 @@ from blis_py.traces._gathered_turns import GatheredTurns, check_session
 from blis_py.traces._hash_blocks import check_ids, runs_of_ids
 from blis_py.traces._json_rows import first_of, items, json_rows, within
 from blis_py.traces._sessions import CLOSED
+from blis_py.traces._subagents import AgentTurns, Subagents
 from blis_py.traces.reading import Reading
 
-_MAX_TURNS = 100_000
+_MAX_TURNS, _MAX_DEPTH = 100_000, 32
 
 
 class _Calls:
@@ -69,14 +71,16 @@ class _Calls:
         return self._turns.of(table, self._reading)
 
 
-def _runs(ids: Any, tokens: Any, size: Any, scope: str, reading: Reading, where: str) -> Content:
+def _runs(
+    ids: Any, tokens: Any, size: Any, scope: str, reading: Reading, where: str, *, leading_only: bool = False
+) -> Content:
     """The runs of a prompt by its hash ids, which are those of a conversation unless `scope` is empty."""
     if ids is None or not isinstance(tokens, int):
         return ()
     size = reading.hash_block_size or size
     if type(size) is not int or size < 1:
         raise InputError("not a number of tokens", file=where, key="block_size", value=size)
-    check_ids(ids, tokens, size, where, whole_only=True)
+    check_ids(ids, tokens, size, where, whole_only=True, leading_only=leading_only)
     return runs_of_ids([f"{scope}/{id}" for id in ids] if scope else ids, tokens, size)
 
 
@@ -100,37 +104,70 @@ def read_conversation(path: Path, reading: Reading, document: dict[str, Any]) ->
 def _conversations(
     path: Path, reading: Reading, rows: Iterable[tuple[int, str, dict[str, Any]]]
 ) -> RequestTable:
-    calls, begins = _Calls(path, reading), set()
+    calls, agents, begins = _Calls(path, reading), Subagents(), set()
     for number, where, row in rows:
         try:
-            begins.add(_add_conversation(row, where, number, calls, reading))
+            begins.add(_add_conversation(row, where, number, calls, agents, reading))
         except InputError as error:
             reading.bad.refuse(error, number)
-    reading.has_times = begins != {0}
+    for turns, begin_s in agents.turns():
+        _add_turns(turns, calls, begin_s)
+    reading.has_times = begins != {0} or agents.count > 0
     _plays_closed(reading)
+    agents.note(reading)
     return calls.table()
 
 
-def _add_conversation(row: dict[str, Any], where: str, number: int, calls: _Calls, reading: Reading) -> Any:
-    """Add a conversation; return when it begins, in s."""
-    name, requests = row.get("id"), items(row.get("requests"))
+def _add_conversation(
+    row: dict[str, Any], where: str, number: int, calls: _Calls, agents: Subagents, reading: Reading
+) -> Any:
+    """Add the turns of a conversation, and note its sub-agents; return when it begins, in s."""
+    name = row.get("id")
     check_session(name, where)
-    if not requests or not all(isinstance(each, dict) for each in requests):
-        raise InputError("must be a list of requests", file=where, key="requests")
     scope = "" if row.get("hash_id_scope") == "global" else str(name)
-    prepared = []
-    for at, each in enumerate(requests):
-        place = f"{where}: requests[{at}]"
-        if "requests" in each:
-            problem, fix = "conversations within conversations are not supported", "give each its own line"
-            raise InputError(problem, file=place, key="requests", fix=fix)
-        runs = _runs(each.get("hash_ids"), each.get("in"), row.get("block_size"), scope, reading, place)
-        think_ns = _pause_ns(each.get("think_time", 0), place, "think_time")
-        prepared.append((place, each, think_ns, runs))
-    for place, each, think_ns, runs in prepared:
-        start, prompt, output = (each.get(key, "nothing") for key in ("t", "in", "out"))
-        calls.add(place, number, name, seconds(start), think_ns, prompt, output, runs)
-    return requests[0].get("t")
+
+    def turns_of(session: Any, entry: dict[str, Any], place: str, depth: int) -> AgentTurns:
+        requests = items(entry.get("requests"))
+        if depth > _MAX_DEPTH or not requests or not all(isinstance(each, dict) for each in requests):
+            raise InputError("must be a list of requests", file=place, key="requests")
+        turns, names = AgentTurns(session, number), Counter[str]()
+        for at, each in enumerate(requests):
+            inner = f"{place}: requests[{at}]"
+            if "requests" in each:
+                agent_name = str(each.get("agent_id", at))
+                names[agent_name] += 1
+                again = f" {names[agent_name]}" if names[agent_name] > 1 else ""
+                agent = turns_of(f"{session}/{agent_name}{again}", each, inner, depth + 1)
+                turns.called(agent, each, inner)
+                continue
+            ids, tokens, size = each.get("hash_ids"), each.get("in"), row.get("block_size")
+            runs = _runs(ids, tokens, size, scope, reading, inner, leading_only=True)
+            turns.add(each, inner, runs, _pause_ns(each.get("think_time") or 0, inner, "think_time"))
+        return turns
+
+    turns = turns_of(name, row, where, 0)
+    if not turns.calls:
+        raise InputError("has no request of its own", file=where, key="requests")
+    agents.add(turns)
+    _add_turns(turns, calls, 0.0)
+    return turns.calls[0].start_s
+
+
+def _add_turns(turns: AgentTurns, calls: _Calls, begin_s: float) -> None:
+    """Add the calls of one agent, whose times count from `begin_s`."""
+    for call in turns.calls:
+        start_s = call.start_s + begin_s if isinstance(call.start_s, int | float) else call.start_s
+        calls.add(
+            call.where,
+            turns.number,
+            turns.session,
+            seconds(start_s),
+            call.think_ns,
+            call.prompt,
+            call.output,
+            call.runs,
+            model=call.model,
+        )
 
 
 def _pause_ns(pause_s: Any, where: str, key: str, unit_ns: float = 1e9) -> int:

@@ -22,6 +22,7 @@ from blis_py.traces.reading import Reading
 from blis_py.traces.tokens import Tokens
 
 _STARTS = (("metadata", "request_start_ns"), ("metadata", "timestamp_ns"))
+_NOT_SENT = ("was_cancelled", "context_overflow_skip")
 _PHASES = (("metadata", "benchmark_phase"), ("metadata", "credit_phase"))
 
 
@@ -46,7 +47,7 @@ def read_aiperf(path: Path, reading: Reading) -> RequestTable:
     for number, where, row in json_rows(path, reading):
         if first_of(row, _PHASES) == "warmup":
             warm_up += 1
-        elif row.get("error") is not None or within(row, "metadata", "was_cancelled"):
+        elif row.get("error") is not None or any(within(row, "metadata", key) is True for key in _NOT_SENT):
             failed += 1
         else:
             lengths = (_value(row, f"{side}_sequence_length") for side in ("input", "output"))

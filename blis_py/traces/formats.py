@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 from blis_py.errors import InputError
@@ -82,6 +83,9 @@ _INFERENCE_PERF_REQUESTS = (
     "give per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)"
 )
 _AIPERF_REQUESTS = "give profile_export.jsonl (AIPerf) or profile_export.json (GenAI-Perf)"
+_LOAD_TEST = "it has no tokens of requests"
+_LOAD_TEST_INSTEAD = "give a log of the server, or a result of a benchmark of LLMs"
+_SPANS = ("they are converted before", "blis convert otel --spans FILE TARGET.csv")
 _RETOKENIZED = "total_output_tokens_retokenized"
 """A key that only SGLang writes."""
 FORMATS: dict[str, Format] = {
@@ -232,6 +236,27 @@ FORMATS: dict[str, Format] = {
         "",
         instead=_AIPERF_REQUESTS,
     ),
+    "aiperf-raw": Format(
+        "raw answers of AIPerf",
+        "jsonl",
+        (("metadata", "payload", "responses"),),
+        "",
+        instead=_AIPERF_REQUESTS,
+    ),
+    "vllm-figures": Format(
+        "vLLM bench throughput or latency",
+        "json",
+        (("elapsed_time", "num_requests", "tokens_per_second"), ("avg_latency", "latencies", "percentiles")),
+        "",
+        instead="give the result of vllm bench serve --save-result --save-detailed",
+    ),
+    "trtllm-report": Format(
+        "trtllm-bench report",
+        "json",
+        (("engine", "request_info", "performance"),),
+        "",
+        instead="give its --request_json",
+    ),
     "llmperf-summary": Format(
         "llmperf summary",
         "json",
@@ -240,20 +265,48 @@ FORMATS: dict[str, Format] = {
         instead="give the file of individual responses",
     ),
     "load-test": Format(
-        "figures of k6 or Locust",
+        "figures of k6, Locust or hey",
         "csv",
-        (("metric_name", "timestamp", "metric_value"), ("Type", "Name", "Requests/s")),
+        (
+            ("metric_name", "timestamp", "metric_value"),
+            ("Type", "Name", "Requests/s"),
+            ("response-time", "status-code", "offset"),
+        ),
         "",
-        problem="it has no tokens of requests",
-        instead="give a log of the server, or a result of a benchmark of LLMs",
+        problem=_LOAD_TEST,
+        instead=_LOAD_TEST_INSTEAD,
+    ),
+    "load-test-lines": Format(
+        "points of k6 or vegeta",
+        "jsonl",
+        (("metric", "type", "data"), ("attack", "seq", "latency", "bytes_out")),
+        "",
+        problem=_LOAD_TEST,
+        instead=_LOAD_TEST_INSTEAD,
+    ),
+    "load-test-summary": Format(
+        "summary of k6 or oha",
+        "json",
+        (("root_group", "metrics"), ("summary", "latencyPercentiles")),
+        "",
+        problem=_LOAD_TEST,
+        instead=_LOAD_TEST_INSTEAD,
     ),
     "otel": Format(
         "OpenTelemetry spans",
         "json",
-        (("resourceSpans",), ("spans",)),
+        (("resourceSpans",), ("spans",), ("data", "limit", "offset")),
         "",
-        problem="they are converted before",
-        instead="blis convert otel --spans FILE TARGET.csv",
+        problem=_SPANS[0],
+        instead=_SPANS[1],
+    ),
+    "otel-lines": Format(
+        "OpenTelemetry spans",
+        "jsonl",
+        (("resourceSpans",), ("attributes", "start_time"), ("attributes", "startTimeUnixNano")),
+        "",
+        problem=_SPANS[0],
+        instead=_SPANS[1],
     ),
     "sharegpt": Format(
         "ShareGPT conversations",
@@ -271,9 +324,16 @@ FORMATS: dict[str, Format] = {
     "prompts": Format(
         "prompts as texts",
         "jsonl",
-        (("text_input",), ("messages", "output_length"), ("custom_id", "body")),
+        (
+            ("text_input",),
+            ("messages", "output_length"),
+            ("custom_id", "body"),
+            ("prompt", "output_tokens"),
+            ("input_ids", "output_tokens"),
+            ("session_id", "turns"),
+        ),
         "",
-        without=("input_length",),
+        without=("input_length", "input_tokens", "prompt_tokens", "prompt_len"),
         problem="it has no lengths",
         instead="count the tokens of each prompt, and name the columns: --columns input=NAME,output=NAME",
     ),
@@ -323,9 +383,12 @@ def _instead(probe: Probe) -> str:
         return f"name its columns: {columns}"
     readable = [format for format in FORMATS.values() if not format.instead]
     alike = [format for format in readable if probe.lacks(format.kind) is None]
+    if probe.kind != "csv":  # tables have few formats; of JSON only those are alike that share a name
+        named = {format.title: {*chain.from_iterable(format.alternatives)} for format in alike}
+        alike = [format for format in alike if named[format.title] & {*probe.names}]
     lacking = "; ".join(f"no {format.title}: it {format.misses(probe)}" for format in alike)
     if probe.kind in _MAPPED:
-        return f"name its columns: {columns} ({lacking})"
+        return f"name its columns: {columns}" + (f" ({lacking})" if lacking else "")
     others = ", ".join(format.title for format in readable if format not in alike)
     return f"{lacking}; or give {others}" if alike else f"give {others}"
 

@@ -62,7 +62,7 @@ class _Session:
 
 
 def read_spans(path: Path) -> tuple[RequestTable, list[str]]:
-    """The calls of a file: OTLP JSON, or spans one per line; and what was assumed.
+    """The calls of a file: OTLP or Jaeger JSON, or spans one per line; and what was assumed.
 
     Raises:
         InputError: not spans, or none that calls a model.
@@ -111,8 +111,27 @@ def _within(node: Any) -> Iterator[Mapping[str, Any]]:
         elif isinstance(one, Mapping):
             if "attributes" in one and ("startTimeUnixNano" in one or "start_time" in one):
                 yield one
+            elif "operationName" in one and "startTime" in one:
+                yield _of_jaeger(one)
             else:
                 pending += reversed(list(one.values()))
+
+
+def _of_jaeger(span: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A span of Jaeger's JSON, which has times in microseconds and tags, in the names of OTLP."""
+    begin_us, lasts_us, tags = span["startTime"], span.get("duration", 0), span.get("tags")
+    known = type(begin_us) is int and type(lasts_us) is int
+    return {
+        "attributes": [
+            {"key": tag.get("key"), "value": {"": tag.get("value")}}
+            for tag in (tags if isinstance(tags, list) else ())
+            if isinstance(tag, Mapping)
+        ],
+        "startTimeUnixNano": begin_us * 1000 if known else str(begin_us),
+        "endTimeUnixNano": (begin_us + lasts_us) * 1000 if known else str(lasts_us),
+        "traceId": span.get("traceID"),
+        "spanId": span.get("spanID"),
+    }
 
 
 class _Texts:

@@ -232,12 +232,60 @@ def test_a_conversation_per_line_is_played_turn_after_turn(tmp_path: Path) -> No
         ({"block_size": 0}, "not a number of tokens"),
         ({"requests": [{"t": 0, "in": 128, "out": 1, "hash_ids": [1] * 9}]}, "9 ids for 128 tokens"),
         ({"requests": [{"t": 0, "in": 8, "out": 1, "think_time": -1}]}, "not a pause"),
-        ({"requests": [{"t": 0, "requests": []}]}, "conversations within conversations"),
+        ({"requests": [{"t": 0, "requests": []}]}, "must be a list of requests"),
+        ({"requests": [{"t": 0, "requests": [{"t": 0, "in": 8, "out": 1}]}]}, "no request of its own"),
+        ({"requests": [{"in": 8, "requests": [{"t": 0, "in": 8, "out": 1}]}]}, "t: not a time"),
     ],
 )
 def test_a_wrong_conversation_is_found(tmp_path: Path, change: dict[str, Any], part: str) -> None:
     with pytest.raises(InputError, match=rf"t\.jsonl:2.*{part}"):
         read(lines(tmp_path, agent_rows(), agent_rows(id="x") | change))
+
+
+def call(at_s: float, tokens: int, ids: list[int], took_s: float | None = 0.9) -> dict[str, Any]:
+    of = {"type": "n", "model": "claude", "input_types": ["text"], "stop": "tool_use", "think_time": 0.2}
+    return of | {"t": at_s, "in": tokens, "out": 30, "hash_ids": ids, "api_time": took_s}
+
+
+def subagent(at_s: float, *calls: dict[str, Any], name: str = "agent_001", **more: Any) -> dict[str, Any]:
+    of = {"type": "subagent", "agent_id": name, "subagent_type": "Explore", "duration_ms": 4000}
+    return of | {"t": at_s, "status": "completed", "models": ["claude"], "requests": list(calls)} | more
+
+
+@pytest.mark.parametrize("begins_s", [0.0, 1.0])
+def test_subagents_of_weka_are_sessions_whose_times_are_of_the_agent_or_of_the_conversation(
+    tmp_path: Path, begins_s: float
+) -> None:
+    """Like one of AIPerf's tests (absolute times), and as kv-cache-tester writes it (relative ones)."""
+    inner = [call(begins_s + 0.2, 200, [10, 11]), call(begins_s + 1.4, 260, [10, 11, 12])]
+    outer = [call(0.0, 180, [1, 2], 0.8), subagent(1.0, *inner), call(6.0, 280, [1, 2, 10, 4])]
+    table, reading = read(lines(tmp_path, agent_rows(), agent_rows(id="x", requests=outer)))
+    assert table.session_ids() == ["conv", "x", "x/agent_001", "x/agent_001", "conv", "x"]
+    assert (table.arrival_ns / 1e6).tolist() == [0, 0, 1200, 1400, 2400, 5200]
+    assert table.prompt_tokens.tolist() == [128, 180, 200, 260, 200, 280]
+    assert table.think_ns is not None
+    assert (table.think_ns / 1e6).tolist() == [0, 0, 0, 200, 2400, 5200]  # 6.0 - 0.8: the agent works
+    assert [shared(table, 1, 5), shared(table, 2, 3)] == [128, 128]
+    assert any(note.startswith("1 sub-agent: sessions of their own") for note in reading.notes)
+    played = blis.replay(tmp_path / "t.jsonl", model="llama-3.1-8b")
+    assert played.requests["outcome"].tolist() == ["completed"] * 6
+
+
+def test_a_turn_does_not_wait_for_a_subagent_in_the_background(tmp_path: Path) -> None:
+    behind = subagent(1.0, call(1.2, 200, [10, 11]), status="async_launched", duration_ms=None)
+    outer = [call(0.0, 180, [1, 2]), behind, call(6.0, 280, [1, 2]), call(7.0, 290, [1, 2], None)]
+    table, _ = read(lines(tmp_path, agent_rows(requests=outer)))
+    assert table.think_ns is not None
+    assert (table.think_ns / 1e6).tolist() == [0, 200, 200, 0]  # two of three turns, and that of the agent
+    assert table.session_ids() == ["conv", "conv", "conv", "conv/agent_001"]
+
+
+def test_agents_of_agents_and_of_one_name_are_each_a_session(tmp_path: Path) -> None:
+    deep = subagent(2.0, call(2.5, 100, [5]), name="b")
+    outer = [call(0.0, 180, [1]), subagent(1.0, call(1.1, 90, [3]), deep, name="a"), deep, deep]
+    table, _ = read(lines(tmp_path, agent_rows(requests=outer)))
+    assert table.session_ids() == ["conv", "conv/a", "conv/a/b", "conv/b", "conv/b 2"]
+    assert (table.arrival_ns / 1e6).tolist() == [0, 1100, 2500, 2500, 2500]
 
 
 def dynamo(name: str, at_ms: int, session: str | None, ids: list[int]) -> dict[str, Any]:

@@ -141,6 +141,25 @@ def test_a_log_whose_first_request_failed_is_read(tmp_path: Path) -> None:
         ),
         ("Prompt Tokens,Completion Tokens", "'input=Prompt Tokens,output=Completion Tokens'"),
         ("user,ts,prompt_len,gen_len", "arrival=ts,input=prompt_len,output=gen_len"),
+        # metrics of Vidur, whose sum comes first; exports of OpenRouter, LiteLLM and Langfuse; a proxy's log
+        (
+            "Request Id,request_num_tokens,request_num_prefill_tokens,request_num_decode_tokens",
+            "input=request_num_prefill_tokens,output=request_num_decode_tokens",
+        ),
+        (
+            "generation_id,created_at,cost_total,tokens_prompt,tokens_completion,generation_time_ms",
+            "arrival=created_at,input=tokens_prompt,output=tokens_completion",
+        ),
+        (
+            "request_id,spend,total_tokens,prompt_tokens,completion_tokens,startTime,endTime",
+            "arrival=startTime,input=prompt_tokens,output=completion_tokens",
+        ),
+        (
+            "id,timestamp,name,inputTokens,outputTokens,totalTokens,latency",
+            "arrival=timestamp,input=inputTokens,output=outputTokens",
+        ),
+        ("ts,tokens_in_flight,tokens_in,tokens_out", "arrival=ts,input=tokens_in,output=tokens_out"),
+        ("Time,Request Tokens,Response Tokens", "'arrival=Time,input=Request Tokens,output=Response Tokens'"),
     ],
 )
 def test_unknown_files_are_refused_with_the_flag_that_reads_them(
@@ -201,7 +220,46 @@ def test_what_has_no_lengths_is_not_taken_for_them(tmp_path: Path) -> None:
         ("m_summary.json", {"mean_input_tokens": 550, "num_concurrent_requests": 5}, "individual responses"),
         ("k6.csv", "metric_name,timestamp,metric_value,check\nhttp_reqs,1,1.0,\n", "log of the server"),
         ("locust_stats.csv", "Type,Name,Request Count,Requests/s\nPOST,/v1,9,1.0\n", "log of the server"),
+        ("hey.csv", "response-time,status-code,offset\n0.18,200,0.1\n", "log of the server"),
+        (
+            "k6.json",
+            lines({"metric": "http_reqs", "type": "Point", "data": {"time": "2025-05-14T14:35:16Z"}}) * 2,
+            "log of the server",
+        ),
+        ("summary.json", {"root_group": {}, "metrics": {"http_reqs": {}}, "state": {}}, "log of the server"),
+        ("oha.json", {"summary": {}, "latencyPercentiles": {}}, "log of the server"),
+        (
+            "vegeta.json",
+            lines({"attack": "", "seq": 0, "code": 200, "latency": 9, "bytes_out": 1, "bytes_in": 2}) * 2,
+            "log of the server",
+        ),
+        (
+            "throughput.json",
+            {"elapsed_time": 3.2, "num_requests": 9, "total_num_tokens": 90, "tokens_per_second": 28.0},
+            "vllm bench serve",
+        ),
+        ("latency.json", {"avg_latency": 1, "latencies": [1], "percentiles": {}}, "vllm bench serve"),
+        ("report.json", {"engine": {}, "request_info": {}, "performance": {}}, "--request_json"),
+        (
+            "profile_export_raw.jsonl",
+            lines({"metadata": {}, "start_perf_ns": 1, "payload": {}, "responses": []}) * 2,
+            r"profile_export\.jsonl",
+        ),
+        ("trtllm.jsonl", lines({"task_id": 0, "prompt": "Why?", "output_tokens": 9}) * 2, "count the tokens"),
+        ("ids.jsonl", lines({"task_id": 0, "input_ids": [1], "output_tokens": 9}) * 2, "count the tokens"),
+        (
+            "multi_turn.jsonl",
+            lines({"session_id": "a", "turns": [{"text": "Why?", "delay": 5}]}) * 2,
+            "count the tokens",
+        ),
         ("otel.json", {"trace_id": "t", "spans": []}, "blis convert otel --spans FILE"),
+        ("collector.json", lines({"resourceSpans": []}) * 2, "blis convert otel --spans FILE"),
+        ("jaeger.json", {"data": [], "limit": 0, "offset": 0}, "blis convert otel --spans FILE"),
+        (
+            "spans.jsonl",
+            lines({"name": "chat", "start_time": "2026-01-01T00:00:00Z", "attributes": {}}) * 2,
+            "blis convert otel --spans FILE",
+        ),
         ("otlp.json", {"resourceSpans": []}, "blis convert otel --spans FILE"),
         ("trace.jsonl", lines({"text_input": "Why?", "output_length": 20}) * 2, "count the tokens"),
         (
@@ -217,6 +275,80 @@ def test_files_without_requests_say_what_to_give_instead(
 ) -> None:
     with pytest.raises(InputError, match=rf"(it has no|they are converted).*{instead}"):
         read(write(tmp_path, name, content))
+
+
+@pytest.mark.parametrize("more", [{"prompt_tokens": 5}, {"input_tokens": 5}])
+def test_texts_with_counts_beside_them_have_lengths(tmp_path: Path, more: dict[str, int]) -> None:
+    row = {"prompt": "Why?", "output_tokens": 9, "trace_id": "t", "span_id": "s"} | more
+    (name,) = more
+    assert refused(write(tmp_path, "l.jsonl", lines(row, row))).endswith(f"input={name},output=output_tokens")
+
+
+def jaeger(begin_us: Any, lasts_us: Any, **tags: Any) -> dict[str, Any]:
+    spelled = [
+        {"key": key.replace("__", "."), "type": "int64", "value": value} for key, value in tags.items()
+    ]
+    names = {"traceID": "abc", "spanID": "d", "operationName": "llm_request", "references": [], "logs": []}
+    return names | {"startTime": begin_us, "duration": lasts_us, "tags": spelled}
+
+
+TOKENS = {"gen_ai__usage__prompt_tokens": 100, "gen_ai__usage__completion_tokens": 20}
+
+
+def test_spans_of_vllm_may_come_from_jaeger(tmp_path: Path) -> None:
+    spans = [
+        jaeger(1_700_000_000_000_000, 200_000, **TOKENS),
+        jaeger(1_700_000_000_500_000, 100_000, **TOKENS, gen_ai__request__max_tokens=50),
+        jaeger(1_700_000_000_000_000, 5, http__status_code=200),
+    ]
+    document = {"data": [{"traceID": "abc", "spans": spans, "processes": {}}], "limit": 0, "offset": 0}
+    table, notes = read_spans(write(tmp_path, "j.json", document))
+    assert notes[0] == "2 calls of 3 spans, in 1 sessions of 1 conversations"
+    assert table.arrival_ns.tolist() == [0, 500_000_000]
+    assert (table.prompt_tokens.tolist(), table.output_tokens.tolist()) == ([100, 100], [20, 20])
+    assert table.max_tokens.tolist() == [20, 50]
+    assert table.think_ns is not None
+    assert table.think_ns.tolist() == [-1, 300_000_000]
+
+
+@pytest.mark.parametrize("times", [("soon", 5), (None, 5), (1.5, 5), (10**30, 5), (5, "long"), (5, None)])
+def test_a_span_of_jaeger_without_a_time_is_found(tmp_path: Path, times: tuple[Any, Any]) -> None:
+    document = {"data": [{"spans": [jaeger(*times, **TOKENS)]}]}
+    with pytest.raises(InputError, match=r"no (start|end) time"):
+        read_spans(write(tmp_path, "j.json", document))
+
+
+def recorded_by_aiperf(
+    second: int, session: str, conversation: str, turn: int, tokens: int
+) -> dict[str, Any]:
+    begin_ns = 1_700_000_000_000_000_000 + second * 10**9
+    names = {"x_correlation_id": session, "root_correlation_id": "root", "conversation_id": conversation}
+    names |= {"turn_index": turn, "benchmark_phase": "profiling", "was_cancelled": False}
+    metrics = {"input_sequence_length": tokens, "output_sequence_length": 10}
+    return {
+        "metadata": names | {"request_start_ns": begin_ns, "request_end_ns": begin_ns + 500_000_000},
+        "metrics": {key: {"value": value, "unit": "tokens"} for key, value in metrics.items()},
+        "error": None,
+    }
+
+
+def test_subagents_of_aiperf_are_sessions_of_their_own(tmp_path: Path) -> None:
+    """As its replay of agents records them: children have names of their own and share the root's."""
+    rows = [
+        recorded_by_aiperf(0, "root", "trace_01", 0, 1000),
+        recorded_by_aiperf(1, "sub-1", "trace_01::sa:agent_001:s0", 0, 500),
+        recorded_by_aiperf(2, "sub-2", "trace_01::sa:agent_002:s0", 0, 400),
+        recorded_by_aiperf(3, "sub-1", "trace_01::sa:agent_001:s0", 1, 700),
+        recorded_by_aiperf(4, "root", "trace_01", 1, 1500),
+    ]
+    skipped = recorded_by_aiperf(5, "root", "trace_01", 2, 9)
+    skipped["metadata"]["context_overflow_skip"] = True
+    table, reading = read(write(tmp_path, "profile_export.jsonl", lines(*rows, skipped)))
+    assert table.session_ids() == ["root", "sub-1", "sub-2", "sub-1", "root"]
+    assert table.round_index is not None
+    assert table.round_index.tolist() == [0, 0, 0, 1, 1]
+    assert (table.arrival_ns / 1e9).tolist() == [0, 1, 2, 3, 4]
+    assert any("1 request was left out: not answered" in note for note in reading.stated())
 
 
 def test_formats_that_are_refused_are_not_recommended(tmp_path: Path) -> None:

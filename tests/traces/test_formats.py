@@ -224,8 +224,11 @@ def test_a_file_of_unknown_format_gets_the_list_and_what_each_format_misses(tmp_
     assert "no BurstGPT trace: it has no Timestamp and no Request tokens" in str(caught.value)
     with pytest.raises(InputError) as caught:
         read(write(tmp_path, "t.json", {"hello": [1]}))
-    assert "no GuideLLM benchmarks.json: it has no benchmarks" in str(caught.value)
-    assert "Mooncake trace: not" not in str(caught.value)
+    assert "one JSON object with hello; give TraceV2, " in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        read(write(tmp_path, "t.json", {"request_throughput": 1}))
+    assert "no vLLM bench serve result: it has no total_input_tokens and " in str(caught.value)
+    assert "Mooncake trace: it" not in str(caught.value), "of JSON formats, those that share a name with it"
 
 
 def test_token_ids_of_llmservingsim_say_what_prompts_share(tmp_path: Path) -> None:
