@@ -27,13 +27,16 @@ BEHIND = 0.2
 _SLOWER = 1.05
 _MARGIN = 1.5
 """Requests named as sufficient, over those by this run: service times grow while a batch fills."""
+_MOST_NAMED = 10_000_000
+"""Beyond so many, requests come so close together that their rate is none to go on with."""
 _BLOCKS, _TOGETHER, _DRAWS, _GROWTH = 40, 5, 1000, 0.01
 
 
 def load(record: RunRecord) -> dict[str, Any]:
     """Offered and served requests per second in the second half of the arrivals, and the verdict.
 
-    *All at once*: no request arrives after another, so that there is no rate to keep up with.
+    *All at once*: no request arrives after another (a single one, too), so that there is no rate to keep up
+    with.
 
     *Saturated*: the backlog, the requests that have arrived and not ended, grows through the second half of
     the arrivals; the drain after the last arrival does not count. It grows if the mean growth per block of
@@ -64,7 +67,7 @@ def load(record: RunRecord) -> dict[str, Any]:
     first_ns, last_ns = (int(table.arrival_ns[0]), int(table.arrival_ns[-1])) if rows else (0, 0)
     middle_ns = (first_ns + last_ns) // 2
     late_s = _overloaded_s(record)
-    if rows > 1 and first_ns == last_ns:
+    if rows and first_ns == last_ns:
         return _load_summary(AT_ONCE, _rates(record, first_ns, _end_ns(record)), None, late_s)
     rates = _rates(record, middle_ns, last_ns)
     served = record.outcome <= Outcome.LENGTH_CAPPED
@@ -156,8 +159,11 @@ def _expected_ns(record: RunRecord, until_ns: Ints) -> Ints:
 
 
 def _needed(rows: int, factor: float) -> dict[str, int]:
-    """About how many requests suffice for a verdict, in two significant digits."""
+    """About how many requests suffice for a verdict, in two significant digits; empty if no run has so
+    many."""
     needed = rows * factor * _MARGIN
+    if needed > _MOST_NAMED:
+        return {}
     digits = max(math.floor(math.log10(max(needed, 1.0))) - 1, 0)
     return {"requests_for_verdict": math.ceil(needed / 10**digits) * 10**digits}
 

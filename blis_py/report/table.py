@@ -154,7 +154,8 @@ def _load(load: Summary, counts: Summary) -> str:
     if verdict == CLOSED:
         return f"[bold]closed loop[/]: {served}"
     if verdict == AT_ONCE:
-        return f"[bold]all requests arrive at once[/]: no rate to keep up with; {served}"
+        what = "all requests arrive at once" if counts["injected"] != 1 else "a single request"
+        return f"[bold]{what}[/]: no rate to keep up with; {served}"
     needed = load.get("requests_for_verdict")
     more = f"; try about {needed:,} requests" if needed else ""
     return f"[bold yellow]too short to tell[/] whether it keeps up{more}"

@@ -10,10 +10,11 @@ import pytest
 
 from blis_py.api import build, run
 from blis_py.calibrate.fit.by_instance import by_instance
-from blis_py.calibrate.fit.front_end import with_front_end
+from blis_py.calibrate.fit.linearised import kept
 from blis_py.calibrate.fit.server import FittedServer, ServerFit, fit_server
 from blis_py.calibrate.fit.server_file import engine_file
 from blis_py.calibrate.fit.server_runs import NAMES, ServerRun, ServerRuns, frontend_ms
+from blis_py.calibrate.fit.single_requests import with_front_end
 from blis_py.calibrate.measured_header import at_the_server
 from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.token_times import TokenTimes, token_times
@@ -387,7 +388,7 @@ def test_a_file_under_another_latency_model_says_that_its_corrections_do_not_cou
     assert not any("correct `trained` alone" in note for note in run(**load).notes)
 
 
-def two_terms(*names: str) -> tuple[dict[str, float], TokenTimes]:
+def two_terms(*names: str, **load_of: object) -> tuple[dict[str, float], TokenTimes]:
     """Numbers of a server with these terms, and what clients see of it without noise, quiet and busy."""
     numbers = {"step_scale": 1.0, "gap_us": 0.0, "gap_seq_us": 0.0}
     numbers |= {"frontend_ms": 5.7, "frontend_seq_ms": 0.047, "frontend_token_ms": 0.001}
@@ -398,7 +399,7 @@ def two_terms(*names: str) -> tuple[dict[str, float], TokenTimes]:
         "frontend_ms": [values[3], 0.0, *values[4:]],
     }
     load = {"num_requests": 800, "rate": 8.0, "arrival": "gamma", "cv": 4.0, "seed": 7, "timeout": None}
-    load |= {"prompt_tokens": 800, "output_tokens": 150}
+    load |= {"prompt_tokens": 800, "output_tokens": 150} | load_of
     record = run(model="llama-3.1-8b", **load, **server).record
     return numbers, replace(token_times(record, "planted"), gaps=None)
 
@@ -415,6 +416,34 @@ def test_two_terms_of_steps_are_both_found(names: tuple[str, str]) -> None:
     for name in NAMES[:3]:
         assert fit.numbers[name].value == pytest.approx(numbers[name], rel=0.02), name
     assert fit.worse == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "load"),
+    [
+        (("step_scale", "gap_us"), {"num_requests": 500}),
+        (("gap_seq_us", "frontend_ms"), {"num_requests": 500, "rate": 30.0}),  # a queue all the time
+    ],
+)
+def test_all_terms_of_a_simulated_server_are_found_by_few_requests(
+    names: tuple[str, str], load: dict[str, object]
+) -> None:
+    numbers, times = two_terms(*names, **load)
+    fit = fit_server(build(model="llama-3.1-8b"), times)
+    for name in NAMES:
+        assert fit.numbers[name].value == pytest.approx(numbers[name], rel=0.02), name
+
+
+def test_a_change_is_kept_by_how_much_it_exceeds_the_scatter() -> None:
+    """Just beyond the scatter nearly none, from twice as much on all, without a jump in between."""
+    assert [kept(change, 0.03) for change in (0.0, 0.02, 0.03)] == [0, 0, 0]
+    assert kept(0.0305, 0.03) * 0.0305 == pytest.approx(0.001)
+    assert [kept(change, 0.03) for change in (0.06, 0.3)] == [1, 1]
+    assert kept(0.01, 0.0) == 1
+    changes = np.linspace(0, 0.1, 1001)
+    sizes = [kept(change, 0.03) * change for change in changes.tolist()]
+    assert 0 <= np.diff(sizes).min() <= np.diff(sizes).max() < 2.001 * (changes[1] - changes[0])
 
 
 @pytest.mark.slow

@@ -277,6 +277,25 @@ def test_requests_that_all_come_at_once_have_no_rate_to_keep_up_with() -> None:
     assert "requests_for_verdict" not in assess(at_once)
 
 
+def test_a_single_request_has_no_rate_to_keep_up_with(capsys: pytest.CaptureFixture[str]) -> None:
+    from blis_py.report.table import print_summary
+
+    one = blis.run(**SERVER, num_requests=1)
+    assert one.summary["load"]["verdict"] == AT_ONCE
+    print_summary(one.summary)
+    assert capsys.readouterr().out.startswith("a single request: no rate to keep up with")
+
+
+@pytest.mark.parametrize(("apart_ns", "named"), [(1, False), (1000, False), (10**6, True), (10**9, True)])
+def test_requests_that_come_nearly_at_once_name_no_absurd_number(apart_ns: int, named: bool) -> None:
+    run = record(table([0, apart_ns]), [instance([5])], [(0, [0])] * 2)
+    run.visits.scheduled_ns[:] = 0
+    run.visits.finish_ns[:] = 10**9
+    found = assess(run)
+    assert found["verdict"] == TOO_SHORT
+    assert ("requests_for_verdict" in found) == named
+
+
 def test_a_closed_loop_with_a_rate_reports_how_late_its_clients_send() -> None:
     """One at a time, half a second each, of ten requests per second."""
     found = load(concurrency=1, rate=10, num_requests=40, arrival="constant")

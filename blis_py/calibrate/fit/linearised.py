@@ -31,6 +31,8 @@ _PROMPTS = 0.25
 """Weight of TTFT beside TPOT for numbers of steps."""
 BOUNDS, _REWEIGHTED = (0.3, 0.3), 4
 _PARTS, _DRAWS = 4, 200
+_FIRM = 2.0
+"""Size of a change, in multiples of the scatter, from which on all of it is kept."""
 _LEAST = 0.02
 """Smallest factor of a prediction that slopes may lead to."""
 
@@ -90,7 +92,7 @@ class Linearised:
 
     def shrunk(self, numbers: Floats, scatter: Floats) -> Floats:
         """Numbers without changes that are no more than scatter: of all that are of steps, by their effect on
-        the mean of TPOT, and of the front end, by that on TTFT. Larger ones are kept, all but entirely.
+        the mean of TPOT, and of the front end, by that on TTFT. Of larger ones `kept` is kept.
 
         Args:
             scatter: change of mean TTFT and TPOT between runs of one server.
@@ -101,8 +103,7 @@ class Linearised:
             relative = self.slopes[metric] @ np.where(own, moved, 0.0)
             counted = self.counted[metric] / self.counted[metric].sum()
             change = float((np.abs(relative) * counted).sum())
-            kept = max(0.0, 1 - float(scatter[metric] / change) ** 8) if change else 0.0
-            shrunk[own] += kept * moved[own]
+            shrunk[own] += kept(change, float(scatter[metric])) * moved[own]
         settled: Floats = np.where(np.abs(shrunk - self.prior) < SETTLED, self.prior, shrunk)
         return settled
 
@@ -134,11 +135,20 @@ class Linearised:
         part = np.arange(GROUPS) if by_load else np.arange(slices) * _PARTS // SLICES
         for number in range(int(part.max()) + 1):
             at = np.s_[:, :, part == number] if by_load else np.s_[:, part == number]
-            kept = self.counted.copy()
-            kept[at] = 0.0
-            numbers = replace(self, counted=kept).solve(free)
+            counted = self.counted.copy()
+            counted[at] = 0.0
+            numbers = replace(self, counted=counted).solve(free)
             left[at] = self.left(numbers if scatter is None else self.shrunk(numbers, scatter), at)
         return left
+
+
+def kept(change: float, scatter: float) -> float:
+    """Share of a change that is kept, by firm shrinkage (Gao and Bruce, "WaveShrink with firm shrinkage",
+    Statistica Sinica 1997): none up to the scatter, all from `_FIRM` times it on, and in between a line, so
+    that a change that exceeds the scatter by little is kept by little."""
+    if change <= scatter:
+        return 0.0
+    return min(_FIRM / (_FIRM - 1) * (1 - scatter / change), 1.0)
 
 
 def calm(slopes: Floats, weights: Floats) -> Floats:

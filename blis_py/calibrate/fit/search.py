@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blis_py.calibrate.fit.front_end import with_front_end
 from blis_py.calibrate.fit.linearised import (
     BOUNDS,
     CONSTANT,
@@ -21,6 +20,7 @@ from blis_py.calibrate.fit.linearised import (
     total,
 )
 from blis_py.calibrate.fit.server_runs import DIGITS, NAMES, SCATTER, Floats, ServerRuns, SimulatedTimes
+from blis_py.calibrate.fit.single_requests import exact_numbers, with_front_end
 
 _ROUNDS, _OF_ALL, _OF_QUIET = 8, 3, 24
 _CLOSE, _LOST = 20.0, 2.0
@@ -83,6 +83,8 @@ def explained(run: ServerRuns, first: Sequence[SimulatedTimes]) -> Found:
     if scatter[1] < search.scatter:
         search.sharpen(*tried.left)
         near, numbers = search.converged(run.times(near.solve(steps)), steps, _OF_QUIET)
+        if exact := search.exact(numbers):
+            return exact
         if all(one.measured.concurrency is None for one in run.runs):
             numbers = with_front_end(run, run.times(numbers))
             return Found(search.near(run.times(numbers), steps), numbers, steps, scatter)
@@ -142,6 +144,15 @@ class _Search:
         led.append((self._error(best), best.solve(free)))
         close = [wanted for error, wanted in led if error <= _LOST * self._error(best)]
         return Converged(best, np.mean(close, axis=0))
+
+    def exact(self, begin: Floats) -> Found | None:
+        """The numbers of a server that is simulated exactly, as one that was simulated itself; None if it is
+        not."""
+        numbers = exact_numbers(self._run, begin, self._prior)
+        if numbers is None:
+            return None
+        free = numbers != self._prior
+        return Found(self.near(self.times(numbers), free), numbers, free, np.zeros(2))
 
     def _moved(self, now: Linearised, wanted: Floats, free: Mask) -> Linearised:
         """Errors near other numbers; slopes are the same where they are close."""

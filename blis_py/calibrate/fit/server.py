@@ -11,13 +11,13 @@ little differently, so the mean of what several rounds lead to is taken. Errors 
 and in each by the length of the prompt (TTFT) and the requests in flight (TPOT).
 
 Runs of one server differ from each other by more than the scatter within a run: three of Llama-2-7B by 2 % of
-their TPOT. So a change of less than that scatter is none, and of larger ones all is kept but
-(scatter/change)^8; where the numbers explain a run to within less than servers scatter, the bound is lower in
-proportion. Of n runs the scatter is a sqrt(n)-th. A number that then differs from the preset by less than the
-fit converges to is the preset's. Several runs count by their information, the inverse of that scatter's
-variance and their own. A run without that scatter (a simulated server) is explained further: TPOT decides on
-steps, and single requests on the front end. A log that names the instances of its requests is one run of
-each.
+their TPOT. So a change of less than that scatter is none, one of twice as much is kept as it is, and between
+the two the kept part grows evenly; where the numbers explain a run to within less than servers scatter, the
+bound is lower in proportion. Of n runs the scatter is a sqrt(n)-th. A number that then differs from the
+preset by less than the fit converges to is the preset's. Several runs count by their information, the inverse
+of that scatter's variance and their own. A run without that scatter (a simulated server) is explained
+further: TPOT decides on steps, and single requests on all numbers where most are simulated exactly, else on
+the front end. A log that names the instances of its requests is one run of each.
 
 Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,
 predicted with numbers from the other three. Numbers with which either is worse than with the preset are not a

@@ -167,6 +167,10 @@ class ServerRun:
             means.append(np.where(by[1] > 0, by[0] / np.maximum(by[1], 1), 1.0))
         return np.stack(means).reshape(2, SLICES, GROUPS)
 
+    def counted_s(self, times: TokenTimes | SimulatedTimes) -> Seconds:
+        """(2, requests that count): TTFT, and the time of further tokens."""
+        return np.stack([times.ttft_s, times.e2e_s - times.ttft_s])[:, self.counted]
+
     def pairs(self, times: SimulatedTimes, column: str) -> tuple[Seconds, Seconds]:
         """Simulated and measured values of the requests that count."""
         sim, real = getattr(times, column), getattr(self.measured, column)
@@ -209,6 +213,14 @@ class ServerRuns:
         total = np.sum(informed, axis=0)
         shares = [(each / total)[:, None, None] for each in informed]
         return np.concatenate([r.weights * x for r, x in zip(self.runs, shares, strict=True)], axis=1)
+
+    def measured_s(self) -> Seconds:
+        """(2, requests of all runs): TTFT, and the time of further tokens."""
+        return np.concatenate([one.counted_s(one.measured) for one in self.runs], axis=1)
+
+    def simulated_s(self, times: Sequence[SimulatedTimes]) -> Seconds:
+        """The same, simulated."""
+        return np.concatenate([r.counted_s(t) for r, t in zip(self.runs, times, strict=True)], axis=1)
 
     def errors(self, times: Sequence[SimulatedTimes]) -> dict[str, float]:
         """Predicted over measured, minus one, of each mean and 99th percentile over all requests."""
