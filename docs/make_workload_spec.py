@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -24,46 +25,32 @@ HEAD = """\
 
 Made by `python docs/make_workload_spec.py` from the models that read the file.
 
-`--workload-spec FILE` reads the YAML workload specs of BLIS, version 2, with some keys of our own. Unknown
-keys are errors, times are in µs where their name ends so, and everything but what is marked can be left
-out. [`workloads/`](../workloads/) has commented examples. Editors that know JSON schemas check and complete
-a spec that begins with
-
-```yaml
-# yaml-language-server: $schema=workload.schema.json
-```
-
-and the path or address of [`workload.schema.json`](../workloads/workload.schema.json).
+`--workload-spec FILE` reads the YAML workload specs of BLIS, version 2, with some keys of our own.
+Unknown keys are errors, times are in µs where their name ends so, and all keys but those marked *needed*
+are optional. [`workloads/`](../workloads/) has commented examples. Editors complete a spec that begins
+with `# yaml-language-server: $schema=` and the path of
+[`workload.schema.json`](../workloads/workload.schema.json).
 """
 DIFFERENCES = """
 ## Where BLIS is different
 
-- **Windows**: a window with a rate of its own has that rate: 2 requests/s for 1, 5 and 10 s make 2, 10 and 20
-  on average, of any process (a bursty one is met in the middle of a gap, not at its beginning). BLIS
-  stretches a number of gaps to the window and loses the last request (1, 9 and 19). Prefix groups and
-  timeouts hold in such windows too.
-- **Rates of windows and an aggregate rate**: at every time the aggregate rate is shared by those who send
-  then; BLIS gives each window its share among all windows that overlap it anywhere. Shares
-  (`rate_fraction`) of clients whose windows only say when are those of BLIS: among all whose windows
-  overlap the client's anywhere.
+- **Windows**: a window with its own rate has that rate: 2 requests/s for 1, 5 and 10 s make 2, 10 and 20
+  on average; BLIS stretches a number of gaps to the window and loses the last request (1, 9 and 19).
+- **Windows and an aggregate rate**: at every time the aggregate rate is shared by those who send then;
+  BLIS gives each window its share among all windows that overlap it anywhere.
 - **Clients without windows** send beside those with windows; where windows of others have a `trace_rate`,
   they are an error, and BLIS lets them send nothing.
-- **`diurnal`** is a cosine that repeats every day; in BLIS it is full rate for a part of every hour, then
-  silence, and ends after one day. **`drain`** is a straight line; in BLIS ten such steps.
-- **`horizon`** does not end the simulation where a number of requests has ended the load before it: those are
-  served to the end.
-- **Sessions** that wait for answers: see [conversations](sessions.md#for-those-who-come-from-blis).
-- **`network`** makes the columns `client_ttft_ms` and `client_e2e_ms` of `requests.csv`, reckoned as BLIS's
-  `calibrate` does, and delays what waits for answers ([how](sessions.md#clients-far-away)); BLIS's simulator
-  reads it and does nothing with it.
-- **Version 1**: classes of cohorts are renamed too.
-- **`servegen_data`**: every client of ServeGen is a client here, with its own rate, burstiness and measured
-  lengths. BLIS makes one cohort of each class, whose members all have the average of the clients' laws.
-  `time_window`, `span_start` and `span_end` have the meaning stated above; BLIS reads them without
-  effect.
-- **`inference_perf`**: every stage has exactly its number of requests, however many stages there are; in BLIS
-  only a single one does. The users of a system prompt are one client, unless they have conversations.
+- **`diurnal`** is a cosine that repeats every day; in BLIS full rate for a part of every hour, then
+  silence, and it ends after one day. **`drain`** is a straight line; in BLIS ten such steps.
+- **`horizon`** does not end the simulation where a number of requests has ended the load before it.
+- **Sessions** that wait for answers, and **`network`**: see
+  [conversations](sessions.md#for-those-who-come-from-blis).
+- **`servegen_data`**: every client keeps its rate, burstiness and lengths; BLIS makes one cohort of each
+  class with the average of its clients' laws, and ignores `time_window`, `span_start` and `span_end`.
+- **`inference_perf`**: every stage has exactly its number of requests; in BLIS only a single one does.
 """
+DIFFUSION = {"kind", "block_size", "steps", "commit_rounds"}
+"""Keys of a workload that each of its clients may have, too."""
 
 
 def explained() -> dict[str, Any]:
@@ -106,7 +93,8 @@ def page() -> str:
     ]
     assert sorted(order) == sorted(models)
     own = set(models["ClientSpec"]["properties"])
-    sections = [_section(name, models[name], own if name == "CohortSpec" else set()) for name in order]
+    left_out = {"CohortSpec": own, "ClientSpec": DIFFUSION}
+    sections = [_section(name, models[name], left_out.get(name, set())) for name in order]
     return HEAD + "".join(sections) + _not_yet() + DIFFERENCES
 
 
@@ -132,25 +120,33 @@ def _title(name: str) -> str:
 
 
 def _section(name: str, model: dict[str, Any], left_out: set[str]) -> str:
-    lines = [f"\n## {_title(name)}\n", f"{_flat(model['description'])}\n"]
-    if left_out:
+    lines = [f"\n## {_title(name)}\n", f"{_begin(model['description'])}\n"]
+    if name == "CohortSpec":
         lines.append("Beside these keys it has all those of a [client](#client).\n")
-    lines += ["| key | type | absent | |", "|---|---|---|---|"]
+    elif left_out:
+        lines.append(
+            "Beside these keys it has `kind` and those of diffusion, as the [workload](#workload).\n"
+        )
     needed = model.get("required", ())
     for key, what in model["properties"].items():
         if key not in left_out:
-            absent = "**needed**" if key in needed else _absent(what)
-            lines.append(f"| `{key}` | {_type(what)} | {absent} | {_flat(what.get('description', ''))} |")
+            absent = ", *needed*" if key in needed else _absent(what)
+            lines.append(f"- `{key}` ({_type(what)}{absent}): {_flat(what.get('description', ''))}")
     return "\n".join(lines) + "\n"
 
 
+def _begin(text: str) -> str:
+    """Two sentences: the keys explain the rest, and so does the schema."""
+    return " ".join(re.split(r"(?<=\.) (?=[A-Z`])", _flat(text))[:2])
+
+
 def _flat(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split())
 
 
 def _absent(what: dict[str, Any]) -> str:
     value = what.get("default")
-    return "" if value in (None, "", [], {}) else f"`{json.dumps(value)}`"
+    return "" if value in (None, "", [], {}, 0, False) else f", `{json.dumps(value)}`"
 
 
 def _type(what: dict[str, Any]) -> str:
@@ -168,7 +164,7 @@ def _type(what: dict[str, Any]) -> str:
     kinds = what.get("type", "anything")
     if isinstance(kinds, list):
         return "text"
-    name = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+    name = {"integer": "integer", "number": "number", "string": "text", "boolean": "boolean"}
     return name.get(kinds, {"object": "mapping"}.get(kinds, kinds)) + _bounds(what)
 
 

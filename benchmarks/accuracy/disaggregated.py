@@ -4,7 +4,7 @@
 
 Writes benchmarks/results/disaggregated.json: of every point its errors or the reason of its refusal, and of
 pairs of layouts whether their order is right. A run continues where the last one ended: points whose settings
-have not changed since are kept. Renews the section of docs/accuracy.md. No measured figure is kept.
+have not changed since are kept. Renews the section of results/accuracy.md. No measured figure is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md on prefill and decode apart, from the last run of `disaggregated.py`."""
+"""The section of results/accuracy.md on prefill and decode apart, from the last run of `disaggregated.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "disaggregated.json"
-PAGE = ROOT / "docs" / "accuracy.md"
+PAGE = ROOT / "benchmarks" / "results" / "accuracy.md"
 MTP = "multi-token prediction ran, or may have"
 AMD = "AMD GPUs: no kernels measured"
 ASIDE = (MTP, AMD)
@@ -83,7 +83,7 @@ Points not run yet are those with most requests in flight; a run continues where
 
 
 def section() -> list[str]:
-    """Lines of docs/accuracy.md, from the last run."""
+    """Lines of results/accuracy.md, from the last run."""
     if not RESULTS.exists():
         return []
     top = json.loads(RESULTS.read_text())

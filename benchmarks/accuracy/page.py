@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy/page.py ../shared/data [--every 4] [--seconds 240] [--part 1/2]
 
-Writes docs/accuracy.md and benchmarks/results/accuracy.json: coverage with the reasons of refusal, errors by
+Writes accuracy.md and accuracy.json in benchmarks/results: coverage with the reasons of refusal, errors by
 engine, kind of model and GPU with their tails, and the history from version to version. Predictions are kept
 (`predictions.py`): a run that stops after some seconds is continued by the next one, parts may run beside
 each other, and the page is written once all are there. Neither file holds a measured figure, only errors.
@@ -144,7 +144,7 @@ def write(outcomes: Sequence[Outcome], out: Path | None, said: str, learned_on: 
     history = [h for h in history if (h["version"], h["date"]) != (__version__, _today())] + [
         _entry(outcomes)
     ]
-    page_file = (out or ROOT / "docs") / "accuracy.md"
+    page_file = (out or ROOT / "benchmarks" / "results") / "accuracy.md"
     page_file.write_text(put(page(outcomes, history, said, learned_on)), encoding="utf-8")
     figures = ",\n".join(json.dumps(_figures(outcome)) for outcome in outcomes)
     head = f'"version": "{__version__}", "history": {json.dumps(history)}'

@@ -1,4 +1,4 @@
-"""Prose of docs/accuracy.md by section. HEAD is formatted with the version and the arguments of the run."""
+"""Prose of results/accuracy.md by section; HEAD is formatted with the version and the arguments."""
 
 HEAD = """\
 # Accuracy
@@ -13,7 +13,8 @@ that repeats the figures of another one has its flags.
 Nothing is fitted to a row or a configuration; which combinations the terms of an engine were learned on is
 marked. Errors are predicted over measured minus 1, in per cent: mean and median of the absolute errors,
 bias (the median with its sign), and the share of points within 20 %. How a step is priced: [Which models,
-and how well](models.md). Recorded runs, single steps and our own engine: [trust](trust.md).
+and how well](../../docs/models.md). Recorded runs, single steps and our own engine:
+[validation](validation.md).
 """
 
 ADOPTED = """\

@@ -103,11 +103,6 @@ def _bounds(field: Field[Any]) -> list[str]:
     return bounds
 
 
-def bounds_of(key: str) -> str:
-    """The bounds or choices of a setting, in words."""
-    return ", ".join(_bounds(field_of(key))).replace(" | ", ", ")
-
-
 def field_of(key: str) -> Field[Any]:
     """The field that registers a setting."""
     section, _, name = key.rpartition(".")

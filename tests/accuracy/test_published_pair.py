@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ Figures = dict[str, tuple[float, float]]
 
 
 def row(prompt: int, layout: str) -> Figures:
-    """Predicted and measured, by name, of the output that the guide's example printed."""
+    """Predicted and measured, by name, of the output of the guide."""
     lines = GUIDE.read_text(encoding="utf-8").splitlines()
     (line,) = [line for line in lines if re.match(rf" {prompt} {layout} .*\( ", line)]
     found = [float(number) for number in re.findall(r"\d+", line)][1:]
@@ -29,3 +30,10 @@ def test_long_prompts_gain_apart_and_short_ones_trade_ttft_for_the_tail_of_itl(w
     for name in ("ttft.mean", "ttft.p99"):
         assert apart[name][which] > together[name][which]
     assert apart["itl.p99"][which] < together["itl.p99"][which] / 10
+
+
+@pytest.mark.slow
+def test_the_guide_shows_what_the_script_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GUIDE.parents[1] / "benchmarks" / "accuracy"))
+    printed = importlib.import_module("published_pair").table()
+    assert f"```text\n{printed}\n```" in GUIDE.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """The examples in the guides: found, run, and their output compared (or, run as a script, refreshed).
 
-    .venv/bin/python tests/docs/examples.py        # rewrites the outputs shown in docs/*.md
+    .venv/bin/python tests/docs/examples.py [FILE...]    # rewrites the outputs shown in docs and examples
 
 What runs, by the info string of a fenced block:
 
@@ -16,6 +16,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from blis_py.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
+QUESTIONS = sorted((ROOT / "examples").glob("*/README.md"))
 _DATA = ROOT.parent / "shared" / "data"
 GIVEN = {
     "AzureLLMInferenceTrace_conv.csv": _DATA / "azure_2023" / "azure2023_conv.csv",
@@ -89,6 +91,13 @@ class Runner:
 
     folder: Path
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "guide"})
+
+    @classmethod
+    def beside(cls, guide: Path, folder: Path) -> Runner:
+        """One that finds the files beside the guide of a folder of `examples`."""
+        if guide.resolve().parent.parent == ROOT / "examples":
+            shutil.copytree(guide.parent, folder, dirs_exist_ok=True)
+        return cls(folder)
 
     def run(self, example: Example) -> tuple[int, str] | None:
         """Exit code and output: of a command stdout, or stderr where it fails. None: a file is missing."""
@@ -268,7 +277,7 @@ def refresh(guide: Path) -> None:
     parts: list[str] = []
     done = 0
     with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(Path(folder))
+        runner = Runner.beside(guide, Path(folder))
         for example in examples(text):
             code, printed = runner.run(example) or (example.exit_code, example.shown or "")
             if code != example.exit_code:
@@ -282,5 +291,5 @@ def refresh(guide: Path) -> None:
 
 
 if __name__ == "__main__":
-    for each in [Path(name) for name in sys.argv[1:]] or GUIDES:
+    for each in [Path(name) for name in sys.argv[1:]] or [*GUIDES, ROOT / "README.md", *QUESTIONS]:
         refresh(each)

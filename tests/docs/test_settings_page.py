@@ -30,8 +30,9 @@ def test_the_page_is_up_to_date(made: ModuleType) -> None:
 
 
 def test_it_states_the_default_of_the_preset(made: ModuleType) -> None:
-    row = "| `scheduler.max_num_seqs` | `--max-num-seqs` | `1024` (preset) | at least 1 | "
-    assert row in made.page()
+    assert "- `scheduler.max_num_seqs` (`1024`): Most running requests" in made.page()
+    assert "- `scheduler.policy` `--scheduler` (`fcfs`): " in made.page()
+    assert "- `pools` (key only): Pools" in made.page()
 
 
 def test_no_docstring_repeats_the_help() -> None:

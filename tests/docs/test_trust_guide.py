@@ -1,4 +1,4 @@
-"""The guide to trust shows the committed figures of real engines, in its tables and in its picture."""
+"""The guide to trust, the page of validation and the picture show the committed figures of real engines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from examples import ROOT
 
 STATISTICS = [(metric, statistic) for metric in ("TTFT", "TPOT", "E2E") for statistic in ("mean", "p99")]
@@ -28,8 +29,9 @@ def figures() -> list[Row]:
 
 @pytest.fixture(scope="module")
 def tables() -> list[list[str]]:
-    """The rows of all tables of the guide, as cells."""
-    lines = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8").splitlines()
+    """The rows of all tables of both pages, as cells."""
+    pages = ROOT / "docs" / "trust.md", ROOT / "benchmarks" / "results" / "validation.md"
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
 
 
@@ -85,7 +87,7 @@ def test_every_group_of_closed_loops_has_the_errors_of_the_results(
 
 
 def test_the_first_table_has_the_figures_of_the_accuracy_page(tables: list[list[str]]) -> None:
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "results" / "accuracy.md").read_text(encoding="utf-8")
 
     def all_of(section: str) -> list[str]:
         part = page.partition(f"## {section}")[2]

@@ -27,7 +27,7 @@ KEYS = {"everybody", "nobody", "asked", "told"}
 PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 """Words of an identifier in snake or camel case."""
 CODE = re.compile(r"`[^`\n]*`")
-FOLDERS = (*PRODUCT, "docs", "benchmarks", "notebooks", "training", "workloads", "profiles")
+FOLDERS = (*PRODUCT, "docs", "examples", "benchmarks", "notebooks", "training", "workloads", "profiles")
 SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".js", ".html", ".css", ".cu", ".cuh", ".h"}
 
 
