@@ -34,7 +34,7 @@ from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.rank_prices import Line, Load, RankPrices, loads_of, most_seqs
 from blis_py.latency.rising import rising, rising_grid, with_work
-from blis_py.latency.step_run import StepRun, run_of, run_of_few, within_the_clock
+from blis_py.latency.step_run import StepRun, run_of, run_of_few, step_by_step, within_the_clock
 from blis_py.latency.surfaces import Surfaces, launching, load_surfaces
 from blis_py.latency.trained import ServerTerms
 from blis_py.models.model_shape import ModelShape
@@ -272,6 +272,8 @@ class Operators:
         return ns
 
     def _attention_of(self, decodes: int) -> Line:
+        if not decodes:  # a rank without: all of its points would be one
+            return Line.of(_CONTEXTS, np.zeros_like(_CONTEXTS))
         attention = rising(self._list.of_decodes(np.full(1, float(decodes)), _CONTEXTS))
         return Line.of(_CONTEXTS * decodes, attention)
 
@@ -314,6 +316,8 @@ class Operators:
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
     ) -> StepRun:
+        if not features.decode_seqs:
+            return step_by_step(self.step_ns, features, steps, start_ns, until_ns)
         if steps <= _FEW_STEPS:
             prices_ns = self._few_decodes_ns(features, steps)
             return run_of_few(prices_ns, self._host_ns(features), start_ns, until_ns)

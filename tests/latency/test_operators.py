@@ -62,6 +62,23 @@ def test_a_run_of_decode_steps_ends_where_single_steps_end(model: Operators) -> 
 
 
 @every_model
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("steps", [1, 4, 20])
+def test_steps_without_decodes_are_priced_as_single_ones(model: Operators, steps: int) -> None:
+    run = model.decode_run(StepFeatures(), steps)
+    assert run.end_ns == steps * model.step_ns(StepFeatures())
+
+
+@every_model
+@pytest.mark.filterwarnings("error")
+def test_a_rank_without_decodes_has_a_finite_price(model: Operators) -> None:
+    """Its attention has no points over the contexts of decodes."""
+    beside = RankedFeatures([StepFeatures(prefill_tokens=16), decode(4, 100)])
+    beside.prefill_seqs = 1
+    assert model.step_ns(beside) > 0
+
+
+@every_model
 def test_more_work_takes_longer(model: Operators) -> None:
     decodes = [model.step_ns(decode(seqs, seqs * 1000)) for seqs in (1, 8, 64, 512)]
     prompts = [model.step_ns(prefill(tokens)) for tokens in (128, 1024, 8192, 32768)]
