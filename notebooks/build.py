@@ -32,6 +32,13 @@ METADATA = {
 
 def build(source: Path) -> Path:
     """Executes a notebook from top to bottom and writes it beside its source."""
+    target = source.with_suffix(".ipynb")
+    nbformat.write(executed(source), target)
+    return target
+
+
+def executed(source: Path) -> Any:
+    """A notebook with its outputs, from top to bottom."""
     notebook = jupytext.read(source)
     NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(FOLDER)}}).execute()
     for number, cell in enumerate(notebook.cells):
@@ -40,9 +47,7 @@ def build(source: Path) -> Path:
         if cell.cell_type == "code":
             cell.outputs = [_plain(output) for output in cell.outputs if not _is_empty(output)]
     notebook.metadata = METADATA
-    target = source.with_suffix(".ipynb")
-    nbformat.write(notebook, target)
-    return target
+    return notebook
 
 
 def _is_empty(output: Any) -> bool:
