@@ -72,8 +72,7 @@ def _said(point: Apart) -> tuple[bool, bool]:
 
 def digest(point: Apart) -> str:
     """Of all settings, for points that are kept."""
-    settings = {name: value for name, value in point.settings().items() if name != "model_config"}
-    said = json.dumps([settings, point.of.bundled, point.of.prompt_tokens, point.of.output_tokens])
+    said = json.dumps([point.settings(), point.of.prompt_tokens, point.of.output_tokens])
     return sha256(said.encode()).hexdigest()[:16]
 
 

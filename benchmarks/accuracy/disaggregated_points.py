@@ -86,7 +86,7 @@ class Apart:
         sides = {"prefill": self.prefill, "decode": self.decode}
         scripts = [self._script(name, side) for name, side in sides.items() for _ in range(side.workers)]
         common = replace(self.of, flags={}).settings()
-        launch = keywords(read_launch(scripts, model=self.of.bundled[0]))
+        launch = keywords(read_launch(scripts))
         launch.pop("attention_dp_timeout_iters", None)
         for name in ("tp", "attention_dp", "ep"):
             del common[name]

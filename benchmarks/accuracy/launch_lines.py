@@ -46,9 +46,9 @@ _FLAGS = {
 }
 """Columns of the table, and what the server calls them."""
 _START = {
-    "vllm": "vllm serve model",
-    "sglang": "python3 -m sglang.launch_server --model-path model",
-    "trtllm": "trtllm-serve model",
+    "vllm": "vllm serve",
+    "sglang": "python3 -m sglang.launch_server --model-path",
+    "trtllm": "trtllm-serve",
 }
 _NOT_GIVEN = ("", "default", "-")
 
@@ -74,12 +74,14 @@ class LaunchedRow:
 
     Attributes:
         release: of the engine; empty if the row does not say it.
+        model: its checkpoint, by the published name.
         concurrency: requests in flight, `CONC` in the table; limits are of one replica of attention.
         role: phase of a server of a pair, `prefill` or `decode`; empty if it is of both.
     """
 
     engine: str
     release: str
+    model: str
     flags: Row
     tp: int
     attention_dp: int
@@ -88,20 +90,20 @@ class LaunchedRow:
     prompt_tokens: int
     role: str = ""
 
-    def published(self, model: str) -> Launch:
+    def published(self) -> Launch:
         """The launch that the table of flags says."""
-        return read_launch([self.script()], model=model)
+        return read_launch([self.script()])
 
-    def generated(self, model: str) -> Launch:
+    def generated(self) -> Launch:
         """The launch that AIConfigurator's generator writes."""
         numbers = {"TP": self.tp, "DP": self.attention_dp, "EP": self.ep, "CONC": self.concurrency}
         variables = {name: str(number) for name, number in (*numbers.items(), ("ISL", self.prompt_tokens))}
-        variables |= {"RELEASE": self.release, "MODEL": "model"}
-        return read_launch([str(_GENERATED / f"{self.engine}.sh")], variables, model=model)
+        variables |= {"RELEASE": self.release, "MODEL": self.model}
+        return read_launch([str(_GENERATED / f"{self.engine}.sh")], variables)
 
     def script(self) -> str:
         """The script that starts its server, by the table of flags."""
-        words = [*_START[self.engine].split(), *_width(self.engine, self.tp, self.attention_dp)]
+        words = [*_START[self.engine].split(), self.model, *_width(self.engine, self.tp, self.attention_dp)]
         words += {
             "vllm": ["--enable-expert-parallel"] if self.ep > 1 else [],
             "sglang": ["--ep", str(self.ep)],

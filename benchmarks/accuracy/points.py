@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 from launch_lines import LaunchedRow
-from point_models import checkpoint_of, config_of
+from point_models import checkpoint_of
 
 from blis_py.api import Simulation, build
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES
 from blis_py.errors import InputError
+from blis_py.files.profiles import stem_of
 from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.base import unbounded
 from blis_py.latency.engine_terms import EngineTerms
@@ -30,6 +31,7 @@ from blis_py.latency.operator_work import peak_flops
 from blis_py.latency.operators import Operators
 from blis_py.launch.reader import Launch
 from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.published_formats import published_checkpoint
 from blis_py.requests.table import RequestTable
 from blis_py.setup.step_times import frontend_of
 
@@ -79,39 +81,38 @@ class Point:
     @property
     def family(self) -> str:
         """Kind of model, for tables."""
-        name, _ = self.bundled
+        try:
+            checkpoint = published_checkpoint(self.checkpoint)
+            name = checkpoint.stem if checkpoint else stem_of("models", self.checkpoint) or self.model
+        except NotExpressed:
+            name = self.model
         return re.sub(r"-(nvfp4|fp8)$|^deepseek.*", lambda m: "" if m[1] else "deepseek", name)
 
     @property
     def alike(self) -> tuple[object, ...]:
         """Same for points of one engine, model, format, division and load, of whatever version and date."""
-        try:
-            name = self.bundled[0]
-        except NotExpressed:
-            name = self.model
         width, load = (self.gpus, self.attention_dp, self.ep), (self.prompt_tokens, self.output_tokens)
-        return self.engine, name, self._format, self.gpu, *width, *load, self.concurrency
+        return self.engine, self.family, self._format, self.gpu, *width, *load, self.concurrency
 
     @property
-    def bundled(self) -> tuple[str, str]:
-        """Bundled model and the format put on it.
+    def checkpoint(self) -> str:
+        """The checkpoint of its server, by its published name.
 
         Raises:
-            NotExpressed: there is none.
+            NotExpressed: no configuration of it is known.
         """
-        found = checkpoint_of(self.model, self._format, self.gemm_form)
-        if found is None:
+        try:
+            return checkpoint_of(self.model, self.flags.get("model_served", ""), self._format, self.gemm_form)
+        except InputError:
             name = self.model.lower().rpartition("/")[2]
-            raise NotExpressed(f"no configuration of {name} in {self.precision or '16 bits'}")
-        return found
+            raise NotExpressed(f"no configuration of {name} in {self.precision or '16 bits'}") from None
 
     @property
     def _format(self) -> str:
-        return "" if "gpt-oss" in self.model or self.precision in ("bf16", "fp16") else self.precision
+        return "" if self.precision in ("bf16", "fp16") else self.precision
 
     def shape(self) -> ModelShape:
-        name, form = self.bundled
-        return load_model(config_of(name, form) if form else name)
+        return load_model(self.checkpoint)
 
     def impossible(self) -> bool:
         """Whether the point contradicts itself: with so many requests in flight, computing their prompts at
@@ -128,10 +129,7 @@ class Point:
 
     def settings(self) -> dict[str, Any]:
         """Keywords of `blis.build`."""
-        name, form = self.bundled
-        model: dict[str, Any] = {"model_config": config_of(name, form)} if form else {"model": name}
         return {
-            **model,
             "gpu": self.gpu,
             "concurrency": self.concurrency,
             "num_requests": self.requests_each * self.concurrency,
@@ -144,21 +142,20 @@ class Point:
     def of_launch(self) -> dict[str, Any]:
         """Keywords for what its launch file says, read like a user's."""
         row = self.launched(self.flags, self.gpus, self.attention_dp, self.ep)
-        launch = (row.published if self.drawn else row.generated)(self.bundled[0])
-        return keywords(launch)
+        return keywords(row.published() if self.drawn else row.generated())
 
     def launched(self, flags: Row, gpus: int, attention_dp: int, ep: int, role: str = "") -> LaunchedRow:
         """The launch of a server of its engine."""
         width = {"tp": gpus, "attention_dp": attention_dp, "ep": ep}
         load = {"concurrency": self.concurrency, "prompt_tokens": self.prompt_tokens}
-        return LaunchedRow(self.engine, self.version, flags, **width, **load, role=role)
+        return LaunchedRow(self.engine, self.version, self.checkpoint, flags, **width, **load, role=role)
 
     @property
     def waits_for_kernels(self) -> bool:
         """Whether its server was cold, and its engine compiles kernels at their first use."""
         if not self.cold:
             return False
-        overrides = {"engine": self.settings()["engine"], "gpu": self.gpu, "model": self.bundled[0]}
+        overrides = {"engine": self.settings()["engine"], "gpu": self.gpu, "model": self.checkpoint}
         config = load_config(overrides={**overrides, "latency.cold_kernels": True})
         return config.latency.kernel_compile_ms > 0
 
@@ -231,9 +228,9 @@ class Point:
 
 
 def keywords(launch: Launch) -> dict[str, Any]:
-    """What a launch says of everything but the model, as keywords of `blis.build`."""
+    """What a launch says, as keywords of `blis.build`."""
     names = {key: name for name, key in NAMES.items()}
-    return {names.get(key, key): value for key, value in launch.values.items() if key != "model"}
+    return {names.get(key, key): value for key, value in launch.values.items()}
 
 
 def under_terms(run: Simulation, terms: EngineTerms) -> Simulation:

@@ -109,8 +109,7 @@ def key_of(point: Point) -> str:
 
 
 def _run_of(point: Point) -> list[Any]:
-    settings = {key: value for key, value in point.settings().items() if key != "model_config"}
-    return [settings, point.bundled, point.prompt_tokens, point.output_tokens, point.drawn]
+    return [point.settings(), point.prompt_tokens, point.output_tokens, point.drawn]
 
 
 def _hash(said: list[Any]) -> str:

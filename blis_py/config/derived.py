@@ -18,6 +18,7 @@ from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.models.model_shape import ModelShape, config_name, load_model, with_kv_dtype
+from blis_py.models.weights import MXFP4_BYTES
 
 CHUNK, SHARE, SEQS = (
     "scheduler.max_num_batched_tokens",
@@ -252,7 +253,8 @@ def _is_hopper(server: LaunchedEngine) -> bool:
 
 
 def _is_mxfp4(server: LaunchedEngine) -> bool:
-    return server.shape is not None and server.shape.name.startswith("gpt-oss")
+    shape = server.shape
+    return shape is not None and shape.moe_layers > 0 and shape.weights.experts == MXFP4_BYTES
 
 
 def _vllm_experts(server: LaunchedEngine) -> str:

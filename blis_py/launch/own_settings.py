@@ -14,8 +14,8 @@ from blis_py.config.loader import as_dict, load_config, pool_configs
 from blis_py.config.models import RunConfig
 from blis_py.config.pools import OVERRIDES, PoolSection
 from blis_py.errors import InputError
-from blis_py.files.profiles import stem_of
 from blis_py.files.yaml_files import parse_yaml
+from blis_py.models.published_formats import bundled_as
 
 OWN = "# blis:"
 _LINE = re.compile(r"(?m)^# blis: (.*)$")
@@ -85,7 +85,7 @@ def _leaves(config: RunConfig) -> dict[str, Any]:
     leaves = flatten(as_dict(config), RunConfig)
     kept = {key: value for key, value in leaves.items() if key.partition(".")[0] not in _OF_A_LOAD}
     if config.model is not None:
-        kept["model"] = stem_of("models", config.model) or config.model
+        kept["model"] = bundled_as(config.model) or config.model
     return kept
 
 
@@ -109,7 +109,7 @@ def _pool(pool: PoolSection, own: RunConfig, common: Mapping[str, Any]) -> dict[
 
 def _plain(key: str, value: Any) -> Any:
     """A value as `server_settings` has it."""
-    return (stem_of("models", str(value)) or value) if key == "model" else value
+    return (bundled_as(str(value)) or value) if key == "model" else value
 
 
 def unsaid(config: RunConfig, by_flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.core.light_dataclass import dataclass
+from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
 from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
 from blis_py.models.attention_shapes import Indexer, LatentAttention, indexed_layers, read_latent
@@ -22,6 +23,7 @@ from blis_py.models.layer_groups import layer_groups
 from blis_py.models.layer_kinds import EXPERTS, WINDOW, LayerKinds, layer_kinds, window_of
 from blis_py.models.linear_attention import LinearAttention, read_linear
 from blis_py.models.model_types import ModelType, understood
+from blis_py.models.published_formats import PublishedCheckpoint, published_checkpoint, publishers_of
 from blis_py.models.weights import LayerCounts, Quantisation, Weights, unquantised
 
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
@@ -279,7 +281,8 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
 
     Args:
         name: the folder of a checkpoint, a bundled model in any usual spelling (`qwen/qwen3-14b`,
-            `Qwen/Qwen3-14B-Instruct`), or an arbitrary name if `config_path` is given.
+            `Qwen/Qwen3-14B-Instruct`) or in a format of its publishers (`Qwen/Qwen3-14B-AWQ`), or an
+            arbitrary name if `config_path` is given.
         config_path: a HuggingFace `config.json`, or the folder that holds one.
 
     Raises:
@@ -288,6 +291,11 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
     if config_path is None and is_file(Path(name) / "config.json"):
         name, config_path = config_name(name), name
     if config_path is None:
+        checkpoint = published_checkpoint(name)
+        if checkpoint is not None:
+            return _in_published_format(name, checkpoint)
+        if stem_of("models", name) is None and (full := publishers_of(name)):
+            raise _unknown_format(name, full)
         shape = _shape(name, ConfigFile.read(find_profile("models", name)))
         return shape if listed_as("models", name) else _variant(shape)
     path = Path(config_path)
@@ -315,6 +323,21 @@ def config_name(config_path: str | Path) -> str:
     folder = path.absolute().parent if path.suffix == ".json" else Path(os.path.abspath(path))
     name = folder.parents[1].name if folder.parent.name == "snapshots" else folder.name
     return name.removeprefix("models--").replace("--", "/")
+
+
+def _unknown_format(name: str, full: Sequence[str]) -> InputError:
+    others = f"the name of a known publisher's: {', '.join(full)}"
+    fix = f"use --model-config with a HuggingFace config.json of it, or {others}"
+    return InputError("model in an unknown format", key="--model", value=name, fix=fix)
+
+
+def _in_published_format(name: str, checkpoint: PublishedCheckpoint) -> ModelShape:
+    shape = _shape(name, ConfigFile.of(Path(f"{name}/config.json"), checkpoint.config))
+    note = (
+        f"{name} is priced with the configuration of {checkpoint.stem} in the format of "
+        f"{checkpoint.publisher}'s checkpoints; where its own differs, give it with --model-config"
+    )
+    return replace(shape, notes=(*shape.notes, note))
 
 
 def _variant(shape: ModelShape) -> ModelShape:

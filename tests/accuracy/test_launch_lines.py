@@ -15,14 +15,14 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "accuracy"))
 
 
 def read(engine: str, row: dict[str, str], **more: int) -> Launch:
-    return launched(engine, row, **more).published("deepseek-r1")
+    return launched(engine, row, **more).published()
 
 
 def launched(engine: str, row: dict[str, str], release: str = "", **more: int) -> Any:
     from launch_lines import LaunchedRow
 
     width: dict[str, Any] = {"tp": 8, "attention_dp": 1, "ep": 1, "concurrency": 64, **more}
-    return LaunchedRow(engine, release, row, prompt_tokens=1024, **width)
+    return LaunchedRow(engine, release, "deepseek-ai/DeepSeek-R1", row, prompt_tokens=1024, **width)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,8 @@ def test_the_release_is_read_from_the_script(engine: str) -> None:
     release = {"vllm": "0.19.0", "sglang": "0.5.6.post2", "trtllm": "1.0.0rc3"}[engine]
     for ranks in (1, 8):
         row = launched(engine, {}, release, attention_dp=ranks, ep=8)
-        for found in (row.published("deepseek-r1"), row.generated("deepseek-r1")):
+        for found in (row.published(), row.generated()):
+            assert found.values["model"] == "deepseek-ai/DeepSeek-R1"
             assert found.values["engine"] == f"{engine}-{release}"
             assert [found.values[key] for key in ("tp", "attention_dp", "ep")] == [8, ranks, 8]
             assert [*found.unknown, *found.unmodelled, *found.notes] == []

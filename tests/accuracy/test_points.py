@@ -80,7 +80,7 @@ def test_a_width_is_the_launched_one_and_not_the_label(tmp_path: Path) -> None:
 
 def test_launch_flags_are_settings(tmp_path: Path) -> None:
     settings = point(tmp_path).settings()
-    assert settings["model"] == "deepseek-v3.1-nvfp4"
+    assert settings["model"] == "nvidia/DeepSeek-R1-NVFP4"
     assert (settings["engine"], settings["tp"], settings["ep"]) == ("sglang-0.5.9", 8, 8)
     assert (settings["kv_cache_dtype"], settings["gpu_memory_utilization"]) == ("fp8", 0.85)
     assert (settings["max_num_batched_tokens"], settings["max_num_seqs"]) == (16384, 4)

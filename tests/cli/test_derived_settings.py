@@ -193,6 +193,8 @@ def test_rules_are_listed_and_named_in_presets(blis: Blis, tmp_path: Path) -> No
     ("engine", "gpu", "model", "kernels"),
     [
         ("vllm-0.11", "h100", "gpt-oss-120b", "marlin"),
+        ("vllm-0.11", "h100", "openai/gpt-oss-120b", "marlin"),
+        ("trtllm-1.2.0rc6", "h200", "GPT-OSS-20B", "cutlass"),
         ("vllm-0.12", "h100", "gpt-oss-120b", "auto"),
         ("vllm-0.11", "b200", "gpt-oss-120b", "auto"),
         ("vllm-0.16", "h200", "minimax-m2.5", "flashinfer_cutlass"),

@@ -153,18 +153,14 @@ def test_a_model_is_found_by_its_usual_spellings(spelling: str, layers: int, hid
 
 
 _OTHER_FORMATS = {
-    "Qwen3-14B-AWQ": "qwen3-14b",
     "Qwen3-14B-2": "qwen3-14b",
     "Qwen3-14B-Thinking": "qwen3-14b",
     "Qwen/Qwen3-14B-GGUF": "qwen3-14b",
     "Qwen3-14B-MLX-4bit": "qwen3-14b",
-    "Qwen3-14B-NVFP4": "qwen3-14b",
-    "RedHatAI/Qwen3-14B-FP8-dynamic": "qwen3-14b",
-    "RedHatAI/Qwen3-14B-quantized.w4a16": "qwen3-14b",
-    "Qwen3-Coder-480B-A35B-Instruct-FP8": "qwen3-coder-480b-a35b",
-    "Meta-Llama-3.1-8B-Instruct-GPTQ-Int4": "llama-3.1-8b",
+    "someone/Qwen3-14B-AQLM": "qwen3-14b",
+    "Meta-Llama-3.1-8B-Instruct-GGUF": "llama-3.1-8b",
     "cognitivecomputations/DeepSeek-V3-AWQ": "deepseek-v3",
-    "zai-org/GLM-5.2-FP8": "glm-5.2",
+    "zai-org/GLM-5.2-AWQ": "glm-5.2",
     "unsloth/DeepSeek-V3-bf16": "deepseek-v3",
     "nvidia/Kimi-K2-Thinking-NVFP4": "kimi-k2-thinking",
     "unsloth/gpt-oss-120b-BF16": "gpt-oss-120b",
