@@ -13,6 +13,7 @@ _MODULES = {
     "vllm.entrypoints.openai.api_server": "vllm",
     "vllm.entrypoints.api_server": "vllm",
     "sglang.launch_server": "sglang",
+    "sglang_router.launch_server": "sglang",
     "tensorrt_llm.commands.serve": "trtllm",
     "dynamo.vllm": "vllm",
     "dynamo.sglang": "sglang",
@@ -55,6 +56,10 @@ _NO_START = (
     ),
 )
 _CONTAINERS = ("docker", "podman", "nerdctl")
+_OF_CLUSTERS = ("apptainer", "singularity")
+_IMAGE_FILE = re.compile(r"docker://.+|.+\.(sif|sqsh)")
+_OF_RELEASE = re.compile(r"(vllm|sglang)(?:\[[\w,]*\])?(?:==|@)v?(\d[\w.]*)")
+"""A program of a release, as `uvx` takes it."""
 _CONTAINER_SWITCHES = re.compile(
     r"-[dit]+|--(rm|privileged|init|detach|interactive|tty|read-only|no-healthcheck)"
 )
@@ -89,17 +94,28 @@ def server_command(words: Sequence[str], image: ContainerImage = NO_IMAGE) -> Se
     if words and PurePosixPath(words[0]).name in _NO_START:
         return None
     for at, word in enumerate(words):
-        if word.startswith("--container-image"):
-            named = word.partition("=")[2] or next(iter(words[at + 1 : at + 2]), "")
-            image = image_of(named)
+        if match := _OF_RELEASE.fullmatch(word):
+            words[at], image = match[1], ContainerImage(word, match[1], match[2])
     found = _server_at(words)
     if found is not None:
         at, engine, rest = found
-        before = [word.partition("=") for word in words[:at] if re.match(r"[A-Za-z_]\w*=", word)]
-        return ServerCommand(engine, list(rest), {name: text for name, _, text in before}, image)
+        environment, around = surroundings(words[:at])
+        return ServerCommand(engine, list(rest), environment, around or image)
     if "vllm-openai" in image.name and (not words or words[0].startswith("-")):
         return ServerCommand("vllm", words, {}, image)  # the image's own command
     return None
+
+
+def surroundings(words: Sequence[str]) -> tuple[dict[str, str], ContainerImage | None]:
+    """The environment and the container that the words before a command give it."""
+    image = None
+    for at, word in enumerate(words):
+        if word.startswith("--container-image"):
+            image = image_of(word.partition("=")[2] or next(iter(words[at + 1 : at + 2]), ""))
+        elif _IMAGE_FILE.fullmatch(word):
+            image = image_of(word)
+    named = [word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=", word)]
+    return {name: text for name, _, text in named}, image
 
 
 def _server_at(words: Sequence[str]) -> tuple[int, str, Sequence[str]] | None:
@@ -118,6 +134,9 @@ def _server_at(words: Sequence[str]) -> tuple[int, str, Sequence[str]] | None:
 def container_command(words: Sequence[str]) -> ContainerCommand | None:
     """The container that `docker run OPTIONS IMAGE WORDS` starts; None for other commands."""
     for at, word in enumerate(words):
+        if PurePosixPath(word).name in _OF_CLUSTERS and list(words[at + 1 : at + 2]) == ["run"]:
+            place = next((n for n, each in enumerate(words) if n > at and _IMAGE_FILE.fullmatch(each)), 0)
+            return ContainerCommand(image_of(words[place]), {}, list(words[place + 1 :])) if place else None
         if PurePosixPath(word).name in _CONTAINERS and list(words[at + 1 : at + 2]) == ["run"]:
             return _container(list(words[at + 2 :]))
     return None

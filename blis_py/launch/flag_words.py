@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+from blis_py.errors import InputError
+from blis_py.files.yaml_files import parse_yaml
 from blis_py.launch.flag_table import FlagMeaning, FlagTable
 
 _NUMBER = re.compile(r"-\d")
@@ -43,9 +47,41 @@ def _is_value(word: str) -> bool:
 
 
 def spelled(name: str, table: FlagTable) -> str:
-    """A flag as the table has it, underscores as dashes and one of a pair of spellings."""
-    if not name.startswith("--"):
-        return table.names.get(name, name)
+    """A flag as the table has it, underscores as dashes and one of a pair of spellings; that of a part, as
+    `-cc.level`, by the spelling of the whole."""
     begin, dot, rest = name.partition(".")
-    dashed = begin.replace("_", "-") + dot + rest
-    return table.names.get(dashed, dashed)
+    if begin.startswith("--"):
+        begin = begin.replace("_", "-")
+    return table.names.get(begin + dot, table.names.get(begin, begin)) + dot + rest
+
+
+def with_parts(pairs: Iterable[tuple[str, str]], table: FlagTable) -> Iterator[tuple[str, str]]:
+    """Flags with the parts of a mapping (`--name.part value`, `--name.part+ item`) as one text of JSON."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, text in pairs:
+        head, dot, rest = name.partition(".")
+        if not dot or not rest or table.meaning("flags", head) is None:
+            yield name, text
+            continue
+        *above, leaf = rest.split(".")
+        inner = parts.setdefault(head, {})
+        for each in above:
+            below = inner.setdefault(each, {})
+            inner = below if isinstance(below, dict) else {}
+        value = _value(text)
+        if leaf.endswith("+"):
+            before = inner.get(leaf[:-1])
+            inner[leaf[:-1]] = [*(before if isinstance(before, list) else ()), value]
+        else:
+            inner[leaf] = value
+    for head, found in parts.items():
+        yield head, json.dumps(found, default=str)
+
+
+def _value(text: str) -> Any:
+    if not text:
+        return True
+    try:
+        return parse_yaml(text)
+    except InputError:
+        return text

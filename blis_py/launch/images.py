@@ -40,9 +40,10 @@ NO_IMAGE = ContainerImage("")
 def image_of(name: str) -> ContainerImage:
     """The engine and the release of an image, as far as its name says."""
     plain = name.strip().replace("#", "/").partition("@")[0].lower()
+    plain = re.sub(r"^[a-z]+://", "", plain)
     path, colon, tag = plain.rpartition(":")
     if not colon or "/" in tag:
-        path, tag = plain, ""
+        path, tag = plain, plain.rpartition("/")[2] if plain.endswith((".sif", ".sqsh")) else ""
     for part, engine, tagged in _OF_IMAGES:
         if part in path:
             release = _RELEASE.search(tag) if tagged else None

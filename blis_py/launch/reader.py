@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
@@ -64,7 +65,7 @@ def read_launch(
     """The settings that launch files stand for.
 
     Args:
-        sources: files, or the text of a command.
+        sources: files, the text of a command, or `FILE:VARIANT` of a job of srt-slurm.
         variables: of the environment that a script is started in.
         model: the model, where it is named otherwise.
 
@@ -146,9 +147,13 @@ def _in_words(server: ResolvedServer) -> str:
 def _servers(source: str, variables: dict[str, str]) -> tuple[LaunchedServers, dict[str, Any]]:
     """The servers of one file or text, and the settings that it says itself."""
     path = expanded(source, key="--launch")
+    variant = ""
+    if not is_file(path) and source.count(":") and len(source.split()) == 1:
+        place, _, variant = source.rpartition(":")
+        path = expanded(place, key="--launch")
     if not is_file(path):
         if len(source.split()) > 1:
-            return servers_of_script(source, ScriptContext("--launch", variables)), {}
+            return servers_of_script(source, ScriptContext("--launch", variables, FilesBeside(Path()))), {}
         raise InputError("no such file", key="--launch", value=source)
     text = read_text(path)
     if len(text) > _LONGEST:
@@ -156,5 +161,8 @@ def _servers(source: str, variables: dict[str, str]) -> tuple[LaunchedServers, d
     context = ScriptContext(path.name, variables, FilesBeside(path.parent))
     own = own_settings(text, path.name)
     if path.suffix in _YAML:
+        context = replace(context, variant=variant)
         return servers_of_manifest(text, context), own
+    if variant:
+        raise InputError("has no variants", file=path, value=variant, fix="give the file alone")
     return servers_of_script(text, context), own

@@ -11,16 +11,16 @@ from typing import Any
 from blis_py.config.engine import load_engine, names
 from blis_py.errors import InputError
 from blis_py.files.paths import is_folder
-from blis_py.files.profiles import stem_of
 from blis_py.files.yaml_files import parse_yaml
 from blis_py.launch.engine_parts import combine, role_of
 from blis_py.launch.findings import LaunchFindings
 from blis_py.launch.flag_table import flag_table
-from blis_py.launch.flag_words import flags_of, spelled
+from blis_py.launch.flag_words import flags_of, spelled, with_parts
 from blis_py.launch.layout import DIVISIONS, GpuDivision
 from blis_py.launch.open_text import is_open, shown, unset
 from blis_py.launch.server import LaunchedServer
 from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.published_formats import is_known
 
 _OWN_VARIABLES = ("VLLM_", "SGLANG_", "SGL_", "TRTLLM_", "TLLM_", "NCCL_")
 """Beginnings of the variables of the engines, none of which is passed over."""
@@ -104,7 +104,7 @@ def _read(server: LaunchedServer, findings: LaunchFindings) -> None:
     for name, text in server.environment.items():
         if name.startswith(_OWN_VARIABLES) or findings.table.meaning("environment", name):
             findings.add("environment", name, text)
-    for name, text in flags_of(server.words, findings.table):
+    for name, text in with_parts(flags_of(server.words, findings.table), findings.table):
         if name:
             findings.add("flags", name, text)
         elif "model" not in findings.parts and text and not findings.labels.get("model"):
@@ -164,9 +164,9 @@ def _model(findings: LaunchFindings, notes: list[str]) -> str:
     text, served = findings.parts.get("model", ""), findings.parts.get("served", "").split(" ")[0]
     cached = _CACHED.search(text)
     name = f"{cached[1]}/{cached[2]}" if cached else text.rstrip("/")
-    if name and not is_open(name) and (stem_of("models", name) or is_folder(name)):
+    if name and not is_open(name) and (is_known(name) or is_folder(name)):
         return name
-    if served and not is_open(served) and stem_of("models", served):
+    if served and not is_open(served) and is_known(served):
         if name:
             notes.append(f"the model is {served}, its served name: {shown(name)} is not a known one")
         return served

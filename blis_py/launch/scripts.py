@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 from blis_py.files.paths import is_file
 from blis_py.files.yaml_files import parse_yaml
-from blis_py.launch.commands import container_command, installed_release, server_command
+from blis_py.launch.commands import (
+    container_command,
+    installed_release,
+    server_command,
+    surroundings,
+)
 from blis_py.launch.images import NO_IMAGE, ContainerImage, image_of
 from blis_py.launch.open_text import shown
 from blis_py.launch.option_servers import OPTIONS, servers_of_pair
@@ -24,13 +29,14 @@ _MAX_DEPTH = 5
 
 
 class FilesBeside:
-    """Texts of files in the folder of a launch file, by path or name."""
+    """Texts of files in the folder of a launch file, by path or name, or where their whole path leads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __call__(self, path: str) -> str | None:
-        for each in (self._folder / shown(path).lstrip("/"), self._folder / PurePosixPath(shown(path)).name):
+        own = Path(shown(path))
+        for each in (self._folder / shown(path).lstrip("/"), self._folder / own.name, own):
             if is_file(each):
                 return read_text(each)
         return None
@@ -50,6 +56,7 @@ class ScriptContext:
         file: text of a file beside it; None if it is not there.
         image: container that it runs in.
         environment: of that container.
+        variant: of a job that has several; empty = its base.
     """
 
     name: str
@@ -58,6 +65,7 @@ class ScriptContext:
     image: ContainerImage = NO_IMAGE
     environment: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
+    variant: str = ""
 
 
 @dataclass
@@ -119,6 +127,10 @@ def servers_of_words(words: Sequence[str], context: ScriptContext) -> LaunchedSe
 
 
 def _of_command(command: ShellCommand, context: ScriptContext) -> LaunchedServers:
+    outside, around = surroundings(command.before)
+    if outside or around:
+        context = replace(context, image=around or context.image)
+        command = command._replace(environment={**outside, **command.environment}, before=())
     container = container_command(command.words)
     if container is not None and context.depth < _MAX_DEPTH:
         environment = {**command.environment, **container.environment}

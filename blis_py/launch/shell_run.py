@@ -31,17 +31,22 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _WRITES = (">", ">>", ">|")
 _SHELLS = ("bash", "sh", "zsh", "dash")
+_CARRIERS = ("ssh", "tmux", "screen", "su", "runuser", "script", "sbatch", "pdsh", "env")
+"""Commands that hand one of their words to a shell, or split it (`env -S`)."""
+_CARRIED = re.compile(r"^(--wrap=|--split-string=|-S)")
+_STARTS = re.compile(r"\b(vllm|sglang|trtllm-serve|dynamo\.)")
 MAX_COMMANDS = 20_000
 """Most commands of a script, loops unrolled."""
 _MAX_CALLS = 20
 
 
 class ShellCommand(NamedTuple):
-    """A command of a script: its words, and its environment."""
+    """A command of a script: its words, its environment, and the words that start the shell it is in."""
 
     line: int
     words: tuple[str, ...]
     environment: dict[str, str]
+    before: tuple[str, ...] = ()
 
 
 @dataclass
@@ -54,6 +59,10 @@ class ShellRun:
     """Texts that the script writes, by path."""
     notes: list[str] = field(default_factory=list)
     _functions: dict[str, list[Node]] = field(default_factory=dict)
+    _before: tuple[str, ...] = ()
+    """Words before the shell whose script is executed."""
+    _piped: str | None = None
+    """Text that a command hands to the next one of its pipeline."""
     _count: int = 0
     _calls: int = 0
     _stopped: str = ""
@@ -96,6 +105,7 @@ class ShellRun:
             if link == "||" and outcome is None and not any(map(_is_server, pipeline)):
                 continue  # what is done on failure
             value: bool | None = None
+            self._piped = None
             for part in pipeline:
                 value = self._node(part)
             if len(pipeline) > 1:
@@ -223,16 +233,20 @@ class ShellRun:
                 self.variables.values.pop(each, None)
         if name in self._functions:
             return self._call(self._functions[name], words[1:])
-        inner = " ".join(words[1:]) if name == "eval" else inner_script(words)
-        if inner is not None and not is_open(inner):
+        inner = (1, " ".join(words[1:])) if name == "eval" else _inner(words)
+        if inner is not None and not is_open(inner[1]):
             self.variables.values |= own
-            return self._call(parse_script(inner, node.line), self.variables.arguments)
+            outside, self._before = self._before, (*self._before, *words[: inner[0]])
+            outcome = self._call(parse_script(inner[1], node.line), self.variables.arguments)
+            self._before = outside
+            return outcome
         if name.startswith("-") and name != "-":
             fix = "end the line before with a backslash, and nothing behind it"
             raise InputError(
                 f"line {node.line}: a command cannot begin with a dash", value=shown(name), fix=fix
             )
-        self.commands.append(ShellCommand(node.line, tuple(words), {**self._exported(), **own}))
+        environment = {**self._exported(), **own}
+        self.commands.append(ShellCommand(node.line, tuple(words), environment, self._before))
         return None
 
     def _exported(self) -> dict[str, str]:
@@ -252,6 +266,7 @@ class ShellRun:
 
     def _write(self, node: ShellSimple, words: list[str]) -> None:
         """The file that `cat`, `echo`, `printf` or `tee` writes."""
+        words = words[1:] if words[0] == "sudo" and len(words) > 1 else words
         text = " ".join(each for each in words[1:] if not each.startswith("-")) + "\n"
         targets = words[1:] if words[0] == "tee" else []
         adds = "-a" in words and words[0] == "tee"
@@ -263,7 +278,11 @@ class ShellRun:
             elif sign in _WRITES:
                 targets, adds = [*targets, *self.variables.words(word)], adds or sign == ">>"
         has_text = words[0] in ("echo", "printf") or any(word.here for _, word in node.redirects)
-        if has_text or "<<<" in [sign for sign, _ in node.redirects]:
+        has_text = has_text or "<<<" in [sign for sign, _ in node.redirects]
+        if words[0] == "tee" and not has_text and self._piped is not None:
+            has_text, text = True, self._piped
+        self._piped = text if has_text else None
+        if has_text:
             for path in targets:
                 if not path.startswith("-"):
                     self.files[path] = (self.files.get(path, "") if adds else "") + text
@@ -278,12 +297,24 @@ class ShellRun:
 
 
 def inner_script(words: Sequence[str]) -> str | None:
-    """The script of `bash -c '…'`, also behind other words; None for other commands, and in containers."""
+    """The script of `bash -c '…'`, also behind other words, and of `ssh HOST '…'` and its like; None for
+    other commands, and in containers."""
+    found = _inner(words)
+    return None if found is None else found[1]
+
+
+def _inner(words: Sequence[str]) -> tuple[int, str] | None:
+    """Place and text of the script that a command hands to a shell."""
     for at, word in enumerate(words[:-2]):
         if PurePosixPath(word).name in ("docker", "podman", "nerdctl"):
             return None
         if PurePosixPath(word).name in _SHELLS and re.fullmatch(r"-[a-z]*c", words[at + 1]):
-            return words[at + 2]
+            return at, words[at + 2]
+    if any(PurePosixPath(word).name in _CARRIERS for word in words[:2]):
+        for at in range(len(words) - 1, 0, -1):
+            script = _CARRIED.sub("", words[at])
+            if len(script.split()) > 1 and _STARTS.search(script):
+                return at, script
     return None
 
 

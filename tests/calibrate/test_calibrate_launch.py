@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,30 @@ def test_the_launch_file_of_the_measured_server_agrees_and_another_one_does_not(
         errors.append(ttft["seconds"]["mean"]["error"])
     assert errors[0] == pytest.approx(0, abs=1e-3)
     assert errors[1] > 0.2
+
+
+def test_a_closed_loop_sends_when_the_simulated_server_has_ended(blis: Blis, tmp_path: Path) -> None:
+    """The requests of a slow server's loop come faster to a fast one, and its own agrees with itself."""
+    server = {"model": "qwen3-14b", "gpu": "h200", "max_num_seqs": 64, "prefix_cache": "none"}
+    for name, more in {"slow": {"tp": 1}, "fast": {"tp": 4}}.items():
+        loop = {"num_requests": 40, "concurrency": 4, "output_tokens": 30}
+        run(**server, **more, **loop).save(tmp_path / name, plots=False)
+    line = "vllm serve Qwen/Qwen3-14B -tp 4 --max-num-seqs 64 --no-enable-prefix-caching"
+    ends = {}
+    for name in ("slow", "fast"):
+        out = tmp_path / f"out-{name}"
+        words = ("calibrate", tmp_path / name, "--launch", line, "--gpu", "h200", "--concurrency", "4")
+        code, _, err = blis(*words, "--out", out)
+        assert code == 0, err
+        ends[name] = _end_s(out)
+    own = _end_s(tmp_path / "fast")
+    assert ends["fast"] == pytest.approx(own, rel=1e-6)
+    assert ends["slow"] == pytest.approx(own, rel=0.02)
+
+
+def _end_s(folder: Path) -> float:
+    with (folder / "requests.csv").open() as file:
+        return max(float(row["finish_s"]) for row in csv.DictReader(file))
 
 
 def test_out_keeps_the_simulated_run(blis: Blis, measured: Path, tmp_path: Path) -> None:

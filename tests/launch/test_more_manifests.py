@@ -229,6 +229,62 @@ def test_variants_of_a_job_are_named_and_its_base_is_read(tmp_path: Path) -> Non
     assert any("none of its variants: override_wide" in note for note in launch.notes)
 
 
+VARIANTS = """
+override_wide:
+  resources: {decode_workers: 4}
+  backend: {sglang_config: {decode: {cuda-graph-bs: null, mem-fraction-static: 0.7}}}
+zip_override_sizes:
+  name: [a, b]
+  backend: {sglang_config: {decode: {max-running-requests: [64, 128], mem-fraction-static: [0.75]}}}
+"""
+
+
+def test_a_variant_of_a_job_is_its_base_with_changes(tmp_path: Path) -> None:
+    """Mappings are merged, null drops a key, lists of a zipped variant have a value for each."""
+    nested = "base:\n" + "\n".join(f"  {line}" for line in JOB.splitlines())
+    path = tmp_path / "job.yaml"
+    path.write_text(nested + VARIANTS)
+    base, wide, second = (
+        read_launch([f"{path}:{each}"]) for each in ("base", "override_wide", "zip_override_sizes[1]")
+    )
+    assert base.values == read(JOB, tmp_path).values
+    assert not any("variants" in note for note in wide.notes)
+    assert [pool["count"] for pool in wide.values["pools"]] == [2, 4]
+    decode = wide.values["pools"][1]
+    assert "cuda_graph_sizes" not in decode.get("latency", {})
+    assert decode["scheduler"]["gpu_memory_utilization"] == 0.7
+    scheduler = second.values["pools"][1]["scheduler"]
+    assert (scheduler["max_num_seqs"], scheduler["gpu_memory_utilization"]) == (128, 0.75)
+    for variant, message in {
+        "override_none": "no such variant.*base, override_wide, zip_override_sizes",
+        "zip_override_sizes": "stands for 2 variants.*sizes.0. to .*sizes.1.",
+        "zip_override_sizes[2]": "no such variant",
+        "override_wide[0]": "drop the number",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            read_launch([f"{path}:{variant}"])
+    (tmp_path / "start.sh").write_text("vllm serve Qwen/Qwen3-8B")
+    with pytest.raises(InputError, match="has no variants"):
+        read_launch([f"{tmp_path / 'start.sh'}:base"])
+    path.write_text(nested + "\nzip_override_odd: {name: [a, b], resources: {decode_workers: [1, 2, 3]}}")
+    with pytest.raises(InputError, match="lists of 2 and 3 values"):
+        read_launch([f"{path}:zip_override_odd[0]"])
+
+
+def test_roles_of_a_job_are_its_workers(tmp_path: Path) -> None:
+    job = """
+engine: sglang
+model: {path: Qwen/Qwen3-30B-A3B, container: "lmsysorg/sglang:v0.5.9"}
+resources: {gpu_type: h200, gpus_per_node: 8}
+roles:
+  prefill: {nodes: 1, workers: 2, gpus: 4, args: {tensor-parallel-size: 4, chunked-prefill-size: 16384}}
+  decode: {nodes: 1, workers: 1, gpus: 8, args: {tensor-parallel-size: 8, disaggregation-mode: decode}}
+"""
+    launch = read(job, tmp_path)
+    assert pools(launch) == [("prefill", 2, 4, 1, 1), ("decode", 1, 8, 1, 1)]
+    assert launch.values["engine"] == "sglang-0.5.9"
+
+
 def test_a_job_of_tensorrt_llm_has_its_options(tmp_path: Path) -> None:
     job = """
 model: {path: Qwen/Qwen3-14B, container: "nvcr.io/nvidia/tensorrt-llm/release:1.2.0"}

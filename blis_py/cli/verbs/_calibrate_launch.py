@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,12 +16,18 @@ from blis_py.cli.verbs._execute import say
 from blis_py.errors import InputError
 from blis_py.files.paths import is_folder
 
-_OF_THE_SERVERS = ("--launch", "--launch-env", "--gpu", "--model", "--set")
+_OF_THE_SERVERS = ("--launch", "--launch-env", "--gpu", "--model", "--set", "--concurrency")
 LAUNCH_FLAGS = (
     *LAUNCH,
     Flag("--gpu", str, "", "GPU of the servers of --launch.", metavar="NAME"),
     Flag("--model", str, "", "Their model, where the file does not name it.", metavar="NAME"),
     Flag("--set", list[str], "", "Any other setting of theirs (repeatable).", metavar="KEY=VALUE"),
+    Flag(
+        "--concurrency",
+        int,
+        "",
+        "Closed loop of the measured client: requests under way, the next sent when one has ended.",
+    ),
     out_folder("the simulated run of --launch"),
     FORCE,
 )
@@ -51,11 +58,14 @@ def with_results(flags: Flags, measured: str) -> Iterator[Flags]:
 
 
 def _simulate(of_servers: Flags, measured: str, out: Path, flags: Flags) -> None:
-    """Replay the measured requests at the times they came, and write the run."""
+    """Replay the measured requests at the times they came, or in the closed loop of their client, and write
+    the run."""
     trace = Path(measured) / "trace.csv" if is_folder(measured) else Path(measured)
     from blis_py.api import Simulation
 
     simulation = Simulation.of(configure({**of_servers, "--trace": str(trace)}))
+    if "--concurrency" in of_servers:  # sent when others ended, not when they were sent to another server
+        simulation = replace(simulation, table=simulation.table.at_once())
     for note in simulation.notes:
         say(f"note: {note}")
     result = simulation.run(record_steps=True)

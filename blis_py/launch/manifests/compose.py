@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,11 @@ def servers_of_compose(data: Mapping[str, Any], context: ScriptContext) -> Launc
         InputError: a command with a quote that is not closed.
     """
     variables = ShellVariables(dict(context.variables))
+    data = mapping(_replaced(data, variables))
     found = LaunchedServers()
     for name, service in mapping(data.get("services")).items():
-        own = replace(context, name=f"{context.name}: {name}")
-        one = mapping(_replaced(service, variables))
+        own = replace(context, name=f"{context.name}: {name}", file=_Files(data, service, context.file))
+        one = mapping(service)
         deploy = mapping(one.get("deploy"))
         container = PodContainer(
             str(one.get("image", "")),
@@ -40,6 +41,23 @@ def servers_of_compose(data: Mapping[str, Any], context: ScriptContext) -> Launc
             server.gpus = container.gpus
         found.add(servers)
     return found
+
+
+class _Files:
+    """Texts of the files that a service has by path: from `configs`, else beside the compose file."""
+
+    def __init__(self, data: Mapping[str, Any], service: Any, beside: Callable[[str], str | None]) -> None:
+        self._known, self._beside = mapping(data.get("configs")), beside
+        self._sources: dict[str, str] = {}
+        for each in sequence(mapping(service).get("configs")):
+            source = str(mapping(each).get("source", each))
+            self._sources[str(mapping(each).get("target", f"/{source}"))] = source
+
+    def __call__(self, path: str) -> str | None:
+        config = mapping(self._known.get(self._sources.get(path, "")))
+        if isinstance(config.get("content"), str):
+            return str(config["content"])
+        return self._beside(str(config.get("file", path)))
 
 
 def _replaced(value: Any, variables: ShellVariables) -> Any:

@@ -15,15 +15,9 @@ from blis_py.launch.manifests.dynamo import servers_of_graph
 from blis_py.launch.manifests.kserve import SERVICES, servers_of_service
 from blis_py.launch.manifests.kubernetes import servers_of_workload
 from blis_py.launch.manifests.llmd import servers_of_values
-from blis_py.launch.option_servers import (
-    gpu_of_job,
-    is_job,
-    is_pair,
-    servers_of_job,
-    servers_of_pair,
-    variants_of_job,
-)
+from blis_py.launch.option_servers import is_pair, servers_of_pair
 from blis_py.launch.scripts import LaunchedServers, ScriptContext
+from blis_py.launch.slurm_jobs import chosen, gpu_of_job, is_job, servers_of_job, variants_of_job
 
 _GRAPHS = ("DynamoGraphDeployment", "DynamoComponentDeployment")
 
@@ -101,6 +95,8 @@ def _servers(
 
 
 def _of_job(data: Mapping[str, Any], context: ScriptContext) -> LaunchedServers:
+    if context.variant:
+        data = chosen(data, context.variant, context.name)
     found = LaunchedServers(servers_of_job(data, context.name))
     variants, named = variants_of_job(data), gpu_of_job(data)
     gpu = gpu_of(named) if named else None
@@ -110,5 +106,8 @@ def _of_job(data: Mapping[str, Any], context: ScriptContext) -> LaunchedServers:
         found.notes.append(f"{context.name}: its GPU is {named}, which is not bundled; give --gpu")
     if variants:
         listed = ", ".join(variants)
-        found.notes.append(f"{context.name}: its base is read, and none of its variants: {listed}")
+        found.notes.append(
+            f"{context.name}: its base is read, and none of its variants: {listed}; "
+            f"--launch {context.name}:{variants[0]} reads one"
+        )
     return found
