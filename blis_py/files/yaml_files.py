@@ -79,7 +79,21 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar(f"{_TAG}str", text, style=style)
 
 
+class _ManifestDumper(_Dumper):
+    """Dumper without aliases, with texts of several lines as blocks."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    if "\n" in text:
+        return dumper.represent_scalar(f"{_TAG}str", text, style="|")
+    return _text(dumper, text)
+
+
 _Dumper.add_representer(str, _text)
+_ManifestDumper.add_representer(str, _block)
 _Loader.yaml_implicit_resolvers = _resolvers()
 _INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
 _FLOAT = re.compile(
@@ -135,6 +149,12 @@ def parse_yaml(text: str, path: Path | None = None) -> Any:
 def dump_yaml(data: Any) -> str:
     """Text that `parse_yaml` reads back as equal data."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
+
+
+def dump_manifest(data: Any) -> str:
+    """Text as `dump_yaml` gives, without aliases, and with texts of several lines as blocks."""
+    text: str = yaml.dump(data, Dumper=_ManifestDumper, sort_keys=False, allow_unicode=True, width=110)
     return text
 
 

@@ -12,6 +12,7 @@ from blis_py.files.profiles import listed_as, published_name
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.launch.own_settings import lines_of, unsaid
 from blis_py.launch.reader import read_text_of
+from blis_py.models.published_formats import bundled_as
 from blis_py.planning.result import Candidate
 from blis_py.planning.trtllm_script import trtllm_lines
 
@@ -28,7 +29,7 @@ def published_model(name: str | None, config: str | None = None) -> str:
     """
     if not name and config:
         return str(Path(config).parent)
-    stem = listed_as("models", name or "")
+    stem = bundled_as(name) if name and listed_as("models", name) else None
     return published_name("models", stem) if stem else str(name)
 
 

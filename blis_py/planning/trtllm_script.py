@@ -13,15 +13,18 @@ OPTIONS = "trtllm-options.yaml"
 _CAPACITY = {"guaranteed-no-evict": "GUARANTEED_NO_EVICT", "blocks": "MAX_UTILIZATION"}
 
 
-def trtllm_lines(
-    config: RunConfig, model: str, caches: bool, *, file: str = OPTIONS, role: str = "", run: str = "exec {}"
-) -> list[str]:
-    """The lines that write the options and start one instance.
+def trtllm_lines(config: RunConfig, model: str, caches: bool) -> list[str]:
+    """The lines that write the options and start one instance."""
+    command = shlex.join(trtllm_command(config, model, OPTIONS))
+    return [f"cat > {OPTIONS} <<'EOF'", trtllm_text(config, caches) + "EOF", f"exec {command}"]
+
+
+def trtllm_command(config: RunConfig, model: str, file: str, role: str = "") -> list[str]:
+    """The words that start one instance.
 
     Args:
-        file: name of the file of options.
+        file: path of the file of options.
         role: `CONTEXT` or `GENERATION` where it is for one phase alone.
-        run: the line that runs a command.
     """
     served = config.scheduler
     command = [
@@ -35,8 +38,12 @@ def trtllm_lines(
     if served.max_model_len is not None:
         command += ["--max_seq_len", str(served.max_model_len)]
     command += ["--server_role", role] if role else []
-    text = dump_yaml(trtllm_options(config, caches))
-    return [f"cat > {file} <<'EOF'", text + "EOF", run.format(shlex.join([*command, "--config", file]))]
+    return [*command, "--config", file]
+
+
+def trtllm_text(config: RunConfig, caches: bool) -> str:
+    """The file of options."""
+    return dump_yaml(trtllm_options(config, caches))
 
 
 def trtllm_options(config: RunConfig, caches: bool) -> Mapping[str, Any]:

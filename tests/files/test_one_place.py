@@ -28,6 +28,7 @@ ALLOWED = {
     "blis_py/pages/document.py": "its own page",
     "blis_py/pages/opening.py": "tables of a sweep, which pandas opens",
     "blis_py/planning/contents.py": "digests of what others read, and of its own sources",
+    "blis_py/planning/emit/proof.py": "digests of what it has written",
     "blis_py/planning/store.py": "what it has kept itself; anything damaged is made again",
     "blis_py/serve/_generation.py": "a mailbox, which is no file",
     "blis_py/serve/killable.py": "/proc/self/statm",

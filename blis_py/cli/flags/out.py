@@ -32,8 +32,11 @@ def required_out(flags: Flags) -> str:
     return folder
 
 
-def check_out(flags: Flags) -> None:
+def check_out(flags: Flags, *, others: bool = False) -> None:
     """Refuse a folder that could not be written, before any work.
+
+    Args:
+        others: whether there are other folders that are written.
 
     Raises:
         InputError: the folder cannot be written, or a flag needs a folder to write to.
@@ -44,7 +47,7 @@ def check_out(flags: Flags) -> None:
         writable(flags["--out"], force=FORCE.name in flags)
         return
     for name in _OF_THE_FOLDER:
-        if name in flags:
+        if name in flags and not (others and name == FORCE.name):
             raise InputError("needs a folder to write to", key=name, fix=_FIX)
 
 

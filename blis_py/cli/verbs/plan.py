@@ -86,6 +86,15 @@ _PLAN = (
 )
 _OUTPUT = (
     out_folder("the plan, its configuration, picture and start scripts"),
+    Flag(
+        "--emit",
+        list[str],
+        "",
+        "Manifests of the answer and a proof to rerun: k8s, llm-d, dynamo or compose, and a folder "
+        "(repeatable).",
+        metavar="FORM DIR",
+        many=True,
+    ),
     *OUTPUT,
     FORMAT,
 )
@@ -104,7 +113,12 @@ def plan(flags: Flags) -> int:
     from blis_py.planning.widths import held
 
     style = format_of(flags)
-    check_out(flags)
+    check_out(flags, others="--emit" in flags)
+    folders: dict[str, str] = {}
+    if "--emit" in flags:
+        from blis_py.cli.verbs._emit import emit, emitted_to
+
+        folders = emitted_to(flags)
     if "--pareto" in flags:
         _pareto(flags, style)
         return 0
@@ -144,6 +158,8 @@ def plan(flags: Flags) -> int:
     finally:
         if "--out" in flags:
             result.save(flags["--out"], force="--force" in flags, plots=draws(flags))
+        if folders:
+            emit(result, folders, flags)
     return INTERRUPTED if result.ended == "interrupted" else 0
 
 
@@ -181,6 +197,7 @@ _WITH_PARETO = (
     "--quick",
     "--fix",
     "--out",
+    "--emit",
     "--disaggregate",
     "--price",
     "--max-lost",
