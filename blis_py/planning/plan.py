@@ -12,7 +12,7 @@ from blis_py.core.bounds import MAX_INSTANCES
 from blis_py.errors import InputError
 from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
-from blis_py.planning import analysis
+from blis_py.planning import analysis, report_data
 from blis_py.planning._space import INSTANCES, LineCallback, Space, for_sizing
 from blis_py.planning.axes import Axis, Point, axis
 from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
@@ -46,9 +46,7 @@ class Plan(PlanResult):
     @property
     def summary(self) -> dict[str, Any]:
         """The complete plan as plain data for JSON."""
-        from blis_py.planning.report_data import summary
-
-        return summary(self)
+        return report_data.summary(self)
 
     def __repr__(self) -> str:
         return answer(self)
