@@ -19,7 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.engines import child_loop, stand_ins
 from benchmarks.engines.sglang_parts import PARTS, plain_mixins
 
-_SCHEDULER = ("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_batch")
+_MIXED = tuple(
+    f"sglang.srt.{name}"
+    for name in ("managers.scheduler", "managers.schedule_batch", "mem_cache.radix_cache")
+)
+"""Modules whose classes have mixins."""
 REAL = tuple(
     f"sglang.srt.{name}"
     for name in (
@@ -39,6 +43,10 @@ REAL = tuple(
     )
 )
 """Modules of SGLang that run as they are."""
+_ALLOCATORS = "sglang.srt.mem_cache.allocator"
+"""A module, or a folder of those above."""
+_RESULTS = "sglang.srt.managers.scheduler_output_processor_mixin"
+"""Where the scheduler itself processes results."""
 ABSENT = frozenset(
     (
         *("orjson", "msgspec", "setproctitle", "einops", "requests", "pybase64", "torchvision", "aiohttp"),
@@ -52,11 +60,13 @@ ABSENT = frozenset(
 def main() -> None:
     """Serve scenarios until stdin ends."""
     root, max_bytes = Path(sys.argv[1]), int(sys.argv[2])
-    parts = {**plain_mixins(root, _SCHEDULER), **PARTS}
+    parts = {**plain_mixins(root, _MIXED, _RESULTS), **PARTS}
+    single = (root / f"{_ALLOCATORS.replace('.', '/')}.py").exists()
+    real = (*REAL, _RESULTS, *([_ALLOCATORS] if single else []))
     import torch
 
     torch.set_num_threads(1)
-    stand_ins.install(str(root), "sglang", REAL, ABSENT, parts)
+    stand_ins.install(str(root), "sglang", real, ABSENT, parts)
     clock = itertools.count()
     time.monotonic = lambda: float(next(clock))  # uses have an order, and no two the same time
     drive = importlib.import_module("benchmarks.engines.sglang_drive")

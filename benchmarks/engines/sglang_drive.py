@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from array import array
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -22,31 +23,38 @@ from benchmarks.engines.scenario import (
     answer_token,
     token_ids,
 )
-from benchmarks.engines.sglang_parts import ARGUMENTS, PARALLEL, HiddenMode, NoDrafts, Section, Silent
+from benchmarks.engines.sglang_parts import ARGUMENTS, PARALLEL, HiddenMode, NoDrafts, Section, Silent, Zero
 
 _VOCABULARY = 1 << 40
 _MOST_TOKENS = 16384
 """`max_prefill_tokens`."""
 
 
-def _module(name: str) -> Any:
-    return importlib.import_module(f"sglang.srt.{name}")
+def _module(name: str, *others: str) -> Any:
+    """A module of SGLang, or the first of others that there is; None without any."""
+    for each in (name, *others):
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(f"sglang.srt.{each}")
+    return None
 
 
-_batches, _policies, _scheduler, _results, _ratio = (
-    _module(f"managers.{name}")
-    for name in (
-        *("schedule_batch", "schedule_policy", "scheduler"),
-        *("scheduler_components.batch_result_processor", "scheduler_components.new_token_ratio_tracker"),
-    )
+_batches, _policies, _scheduler = (
+    _module(f"managers.{name}") for name in ("schedule_batch", "schedule_policy", "scheduler")
 )
-_paged, _tokens = (_module(f"mem_cache.allocator.{name}") for name in ("paged", "token"))
+_results = _module("managers.scheduler_components.batch_result_processor")
+"""None where results are processed by the scheduler itself."""
+_ratio = _module("managers.scheduler_components.new_token_ratio_tracker")
+"""None where the share is a number of the scheduler."""
+_paged, _tokens = (
+    _module(f"mem_cache.allocator.{name}", "mem_cache.allocator") for name in ("paged", "token")
+)
 _Parameters = _module("mem_cache.cache_init_params").CacheInitParams
 _Sampling = _module("sampling.sampling_params").SamplingParams
 _Scheduler: Any = _scheduler.Scheduler
 _FORESEES_ENDS = "_reqs_finishing_inflight" in vars(_scheduler.Scheduler)
 _RETURNS_PLANS = hasattr(_batches, "NextBatchPlan")
-_results.get_server_return_hidden_states_mode = lambda *args: HiddenMode.NULL
+if _results is not None:
+    _results.get_server_return_hidden_states_mode = lambda *args: HiddenMode.NULL
 
 
 class _Kernel:
@@ -60,7 +68,13 @@ class _Kernel:
 
 
 def _extend(prefixes: Any, lengths: Any, last: Any, free: Any, out: Any, *rest: Any) -> None:
-    _paged.alloc_extend_naive(prefixes, lengths, last, free, out, rest[-1], "cpu")
+    page, pages, first = rest[1], iter(free.tolist()), 0
+    for prefix, length, slot in zip(prefixes.tolist(), lengths.tolist(), last.tolist(), strict=True):
+        while prefix < length:
+            slot = slot + 1 if prefix % page else next(pages) * page
+            count = min(page - prefix % page, length - prefix)
+            out[first : first + count] = torch.arange(slot, slot + count)
+            slot, prefix, first = slot + count - 1, prefix + count, first + count
 
 
 def _decode(lengths: Any, last: Any, free: Any, out: Any, _: Any, page: int) -> None:
@@ -86,7 +100,10 @@ class _Rows:
     def available_size(self) -> int:
         return len(self._free)
 
-    def alloc(self, requests: list[Any]) -> list[int] | None:
+    def alloc(self, requests: Any) -> list[int] | None:
+        if isinstance(requests, int):  # in releases that count them
+            rows, self._free = self._free[:requests], self._free[requests:]
+            return rows
         new = [each for each in map(_kv_of, requests) if each.req_pool_idx is None]
         if len(new) > len(self._free):
             return None
@@ -95,6 +112,9 @@ class _Rows:
         return [_kv_of(each).req_pool_idx for each in requests]
 
     def free(self, request: Any) -> None:
+        if isinstance(request, int):
+            self._free.append(request)
+            return
         self._free.append(_kv_of(request).req_pool_idx)
         _kv_of(request).req_pool_idx = None
 
@@ -117,6 +137,25 @@ class Server(_Scheduler):  # type: ignore[misc]
     is_hybrid_swa = require_mlp_sync = enable_dynamic_chunking = is_mixed_chunk = False
     enable_unified_cache_external_linker = enable_unified_memory = False
     max_prefill_bs = priority_scheduling_preemption_threshold = forward_ct = processed_tokens_counter = 0
+    pp_size, tp_size, grammar_queue, dllm_staging_reqs, send_to_tokenizer, stream_output = (
+        1,
+        1,
+        (),
+        (),
+        Silent(),
+        Zero(),
+    )
+    num_generated_tokens = num_retracted_reqs = spec_num_forward_ct = 0
+    attn_tp_rank = forward_ct_decode = 0
+    decode_mem_cache_buf_multiplier = 1
+    schedule_enhancer = None
+    current_scheduler_metrics_enabled = enable_metrics = enable_priority_scheduling = try_preemption = (
+        is_hybrid_ssm
+    ) = False
+    log_batch_result_stats = log_prefill_stats = log_decode_stats = report_prefill_stats = (
+        report_decode_stats
+    ) = Zero()
+    maybe_collect_routed_experts = maybe_collect_customized_info = Zero()
     prefill_decode_interval = _prefill_decode_interval_remaining = 0
     is_generation, disaggregation_mode, max_prefill_tokens = True, "null", _MOST_TOKENS
 
@@ -138,9 +177,7 @@ class Server(_Scheduler):  # type: ignore[misc]
         self.model_config = Section(is_encoder_decoder=False, vocab_size=_VOCABULARY)
         self.spec_algorithm = NoDrafts()
         self.policy = _policies.SchedulePolicy("fcfs", self.tree_cache, False, False, False)
-        tracker = _ratio.NewTokenRatioTracker
-        from_config = getattr(tracker, "from_config", None)
-        self.new_token_ratio_tracker = from_config() if from_config else tracker.from_server_args(ARGUMENTS)
+        self._begin_ratio()
         self.metrics_reporter = self.ipc_channels = self.load_publisher = Silent()
         self.grammar_manager = Section(has_waiting_grammars=lambda: False)
         self.dllm_manager = Section(any_staging_reqs=lambda: False)
@@ -152,8 +189,30 @@ class Server(_Scheduler):  # type: ignore[misc]
         self.beam_coordinator = Section(pending_member_rows=lambda batch: 0)
         self.load_inquirer = Section(_get_num_pending_tokens=lambda chunk_deduct=0: 0)
         self.tp_worker = Section(model_runner=Section(attn_backend=object(), prefill_aware_swa=False))
-        self.batch_result_processor = self._processor()
+        self.batch_result_processor = None if _results is None else self._processor()
         self.retracted: list[str] = []
+
+    def _begin_ratio(self) -> None:
+        if _ratio is None:
+            values = _module("environ").envs
+            least = values.SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR.get()
+            first = self.init_new_token_ratio = self.new_token_ratio = (
+                values.SGLANG_INIT_NEW_TOKEN_RATIO.get()
+            )
+            self.min_new_token_ratio = first * least
+            steps = values.SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.get()
+            self.new_token_ratio_decay = (first - self.min_new_token_ratio) / steps
+            return
+        tracker = _ratio.NewTokenRatioTracker
+        from_config = getattr(tracker, "from_config", None)
+        self.new_token_ratio_tracker = from_config() if from_config else tracker.from_server_args(ARGUMENTS)
+
+    def rest(self) -> None:
+        """Nothing runs, and nothing waits."""
+        if _ratio is None:
+            self.new_token_ratio = self.init_new_token_ratio
+        else:
+            self.new_token_ratio_tracker.reset()
 
     def _tree(self, caching: bool) -> Any:
         parameters = _Parameters(
@@ -162,12 +221,13 @@ class Server(_Scheduler):  # type: ignore[misc]
             token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
             page_size=self.page_size,
         )
+        chunks = None if caching else _module("mem_cache.chunk_cache")
+        if chunks is not None:
+            return chunks.ChunkCache(parameters)
         if _RETURNS_PLANS:
             full = _module("mem_cache.unified_cache.components").ComponentType.FULL
             parameters.tree_components, parameters.tree_core_backend = (full,), "python"
             return _module("mem_cache.unified_radix_cache").UnifiedRadixCache(parameters)
-        if not caching:
-            return _module("mem_cache.chunk_cache").ChunkCache(parameters)
         return _module("mem_cache.radix_cache").RadixCache(parameters)
 
     def _processor(self) -> Any:
@@ -194,15 +254,21 @@ class Server(_Scheduler):  # type: ignore[misc]
         self.retracted.append(req.rid)
         self.waiting_queue.append(req)
 
+    def maybe_prepare_mlp_sync_batch(self, batch: Any, need_sync: bool = False) -> Any:
+        return batch
+
     def _maybe_prepare_ngram_embedding(self, batch: Any) -> Any:
         return batch
 
     def publish_load_snapshot(self, force: bool = False) -> None:
         """Not read; as those below."""
 
-    def _abort_on_waiting_timeout(self) -> None: ...
+    def _abort_on_waiting_timeout(self, *args: Any) -> None: ...
 
-    def _abort_on_running_timeout(self) -> None: ...
+    def _abort_on_running_timeout(self, *args: Any) -> None: ...
+
+    def _get_num_pending_tokens(self, *args: Any, **kwargs: Any) -> int:
+        return 0
 
     def _process_hicache_events(self) -> None: ...
 
@@ -261,7 +327,8 @@ class _Run:
         limit = answer_limit(self._scenario, spec)
         sampling = _Sampling(max_new_tokens=limit, ignore_eos=spec["output_tokens"] == limit)
         sampling.normalize(None)
-        ids = array("q", token_ids(spec["prompt"]))
+        ids: Any = token_ids(spec["prompt"])
+        ids = ids if _results is None else array("q", ids)
         request = _batches.Req(
             spec["id"], "", ids, sampling, eos_token_ids={EOS_TOKEN}, vocab_size=_VOCABULARY
         )
@@ -293,7 +360,7 @@ class _Run:
         if self._in_flight() if server.enable_overlap else batch:
             server.process_batch_result(*server.result_queue.pop(0))
         elif not batch and not server.waiting_queue and server.running_batch.is_empty():
-            server.new_token_ratio_tracker.reset()
+            server.rest()
         return entry, batch
 
     def _in_flight(self) -> bool:
@@ -306,6 +373,8 @@ class _Run:
             position = _committed_of(request) - len(request.origin_input_ids)
             ids.append(answer_token(self._scenario, self._specs[request.rid], max(position, 0)))
         tokens = torch.tensor(ids, dtype=torch.int64)
+        if _results is None:
+            batch.output_ids = tokens  # or places of tokens in flight: as many
         return Section(next_token_ids=tokens, get_num_generated_tokens=lambda count: count)
 
 
@@ -316,6 +385,8 @@ def _committed_of(request: Any) -> int:
 def _tokens_of(batch: Any, request: Any) -> int:
     if batch.forward_mode.is_decode():
         return 1
+    if hasattr(request, "extend_range"):
+        return int(request.extend_range.length)
     return int(request.extend_len if hasattr(request, "extend_len") else request.extend_input_len)
 
 

@@ -7,7 +7,7 @@ import ast
 from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Section(SimpleNamespace):
@@ -82,6 +82,18 @@ class NoDrafts:
         return lambda *args, **kwargs: name == "is_none"
 
 
+class Range(NamedTuple):
+    """Stands for the class of the same name."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Positions between."""
+        return self.end - self.start
+
+
 class PlainRequest:
     """A request of no diffusion model."""
 
@@ -139,6 +151,7 @@ ARGUMENTS = Section(
     attention_backend="torch_native",
     schedule_conservativeness=1.0,
     radix_eviction_policy="lru",
+    decode_log_interval=1,
     schedule_policy="fcfs",
     enable_mamba_extra_buffer=_no,
     enable_mamba_extra_buffer_lazy=_no,
@@ -161,6 +174,7 @@ _PLATFORM = Section(
 _UTILITIES = {
     **{f"is_{name}": _no for name in ("hip", "npu", "cuda", "mps", "xpu", "musa", "gfx95_supported")},
     **dict.fromkeys(("support_triton", "get_bool_env_var", "is_pin_memory_available"), _no),
+    "Range": Range,
     "is_cpu": lambda: True,
     "get_int_env_var": lambda name, default=0: default,
     "get_num_new_pages": _new_pages,
@@ -194,13 +208,17 @@ PARTS: dict[str, dict[str, Any]] = {
 """Attributes of stand-ins, by module."""
 
 
-def plain_mixins(root: Path, modules: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Empty classes for the mixins that modules import, so that what they lack is missing."""
+def plain_mixins(root: Path, modules: tuple[str, ...], kept: str) -> dict[str, dict[str, Any]]:
+    """Empty classes for the mixins that modules import, so that what they lack is missing.
+
+    Args:
+        kept: module with a mixin that is used as it is.
+    """
     found: dict[str, dict[str, Any]] = {}
     for module in modules:
         path = root / f"{module.replace('.', '/')}.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
+            if isinstance(node, ast.ImportFrom) and node.module and node.module != kept:
                 for name in (alias.name for alias in node.names if alias.name.endswith("Mixin")):
                     found.setdefault(node.module, {})[name] = type(name, (), {})
     return found

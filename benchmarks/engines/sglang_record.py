@@ -1,13 +1,14 @@
 """Record decisions of SGLang as `tests/core/sglang_decisions`, which tests compare without a wheel.
 
-    python -m benchmarks.engines.sglang_record
+    python -m benchmarks.engines.sglang_record [--versions 0.5.23]
 
 Of each release and kind of scenarios in which every step has to be SGLang's: small ones at random, and some
-in which requests are retracted; and one for each rule of the prefix cache that differs without it.
+in which requests are retracted; and one for each rule that differs without it.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,26 +24,32 @@ from benchmarks.engines.engine import Variant, release_of
 from benchmarks.engines.sglang import SGLANG
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "core" / "sglang_decisions"
-RELEASES = ("0.5.14", "0.5.23")
+RELEASES = ("0.5.6", "0.5.14", "0.5.22", "0.5.23")
 _PLAIN, _RETRACTING = 3, 1
 _MOST_STEPS, _MOST_RETRACTING_STEPS = 150, 1500
 _TRIES = 20
+_FEW = {"0.5.6": 4, "0.5.22": 4}
+"""Tries of releases of which little more than their rules is kept."""
 _MOST_DRAWN = 400
 SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
+    "0.5.6": ({"answers_cached": True}, {"page_reserve": "charged"}, {"chunks_count_twice": True}),
     "0.5.14": ({"radix_eviction": "leaves-to-fit"},),
+    "0.5.22": ({"page_reserve": "needed"}, {"chunks_count_twice": False}, {"departures_at_decodes": False}),
     "0.5.23": (
         {"radix_eviction": "leaves"},
         {"answers_apart": False},
         {"waiting_prefix_refresh": 0},
     ),
 }
-"""Settings of the prefix cache that are not those of the release."""
+"""Settings that are not those of the release."""
 
 
 def main() -> int:
     """Record; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engines.sglang_record", description=__doc__)
+    parser.add_argument("--versions", nargs="+", choices=RELEASES, default=RELEASES)
     FOLDER.mkdir(exist_ok=True)
-    for version in RELEASES:
+    for version in parser.parse_args().versions:
         wheel, python = wheels.unpacked(SGLANG.package, version, SGLANG.kept), SGLANG.python()
         if wheel is None or python is None:
             return 1
@@ -57,7 +64,8 @@ def main() -> int:
 
 def _decisions(kind: Variant, child: Child, version: str) -> Iterator[Decision]:
     plain = retracting = 0
-    for number in range(_TRIES):
+    most_plain = 1 if version in _FEW else _PLAIN
+    for number in range(_FEW.get(version, _TRIES)):
         scenario = kind.draw(Random(f"record/{kind.name}/{number}"), release_of(version))
         child.send(scenario)
         trace = child.receive()
@@ -67,17 +75,17 @@ def _decisions(kind: Variant, child: Child, version: str) -> Iterator[Decision]:
         if retracts and retracting < _RETRACTING and len(trace) <= _MOST_RETRACTING_STEPS:
             retracting += 1
             yield Decision(scenario, trace)
-        elif plain < _PLAIN and len(trace) <= _MOST_STEPS:
+        elif plain < most_plain and len(trace) <= _MOST_STEPS:
             plain += 1
             yield Decision(scenario, trace)
-        if (plain, retracting) == (_PLAIN, _RETRACTING):
+        if (plain, retracting) == (most_plain, _RETRACTING):
             return
     print(f"{version}, {kind.name}: {plain} plain, {retracting} retracting", file=sys.stderr)
 
 
 def _decided_by(switch: dict[str, Any], child: Child, version: str) -> Iterator[Decision]:
     """A scenario that differs with other settings, if there is one."""
-    kinds = [kind for kind in SGLANG.variants_of(version) if "shared" in kind.name]
+    kinds = SGLANG.variants_of(version)
     for number in range(_MOST_DRAWN):
         kind = kinds[number % len(kinds)]
         scenario = kind.draw(Random(f"{switch}/{kind.name}/{number}"), release_of(version))

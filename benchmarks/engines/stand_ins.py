@@ -49,7 +49,8 @@ class _Anything(type):
 def _attribute(self: Any, name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    return stand_in(name)
+    part = vars(self)[name] = stand_in(name)
+    return part
 
 
 def _called(self: Any, *args: Any, **kwargs: Any) -> Any:

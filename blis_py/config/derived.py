@@ -213,7 +213,7 @@ def _admission(server: LaunchedEngine) -> str:
 
 def _page_reserve(server: LaunchedEngine) -> str:
     if server.since((0, 5, 11)):
-        return "needed"
+        return "always" if server.since((0, 5, 21)) else "needed"
     return "charged" if server.since((0, 5, 10)) else "none"
 
 
@@ -334,15 +334,22 @@ RULES = {
     "sglang-release-fixed-lengths": DerivedSetting(
         lambda server: server.since((0, 5, 22)), "false before 0.5.22, then true"
     ),
+    "sglang-release-chunks": DerivedSetting(
+        lambda server: server.since((0, 5, 12)) and not server.since((0, 5, 23)),
+        "true in 0.5.12 to 0.5.22, else false",
+    ),
     "sglang-release-departures": DerivedSetting(
         lambda server: not server.since((0, 5, 23)), "true before 0.5.23, then false"
     ),
     "sglang-release-page-reserve": DerivedSetting(
-        _page_reserve, "none before 0.5.10, charged in 0.5.10, needed from 0.5.11"
+        _page_reserve, "none before 0.5.10, charged in 0.5.10, needed from 0.5.11, always from 0.5.21"
     ),
     "sglang-release-eviction": DerivedSetting(
-        lambda server: "leaves-to-fit" if server.since((0, 5, 20)) else "leaves",
-        "leaves before 0.5.20, then leaves-to-fit",
+        lambda server: "leaves-to-fit" if server.since((0, 5, 17)) else "leaves",
+        "leaves before 0.5.17, then leaves-to-fit",
+    ),
+    "sglang-release-answers-cached": DerivedSetting(
+        lambda server: server.since((0, 5, 9)), "false before 0.5.9, then true"
     ),
     "sglang-release-answers": DerivedSetting(
         lambda server: server.since((0, 5, 21)), "false before 0.5.21, then true"

@@ -31,6 +31,7 @@ def _radix(config: SchedulerConfig) -> KVCache:
         config.radix_eviction_policy,
         to_fit=config.radix_eviction == "leaves-to-fit",
         answers_apart=config.answers_apart,
+        keeps_answers=config.answers_cached,
         defers=config.batch_former == "prefill-only",
     )
 

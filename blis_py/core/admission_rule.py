@@ -101,6 +101,9 @@ class AdmissionRule:
         """Count requests that ended no longer as running; whether that lets the step be planned anew."""
         return False
 
+    def skipped(self) -> None:
+        """Note that a step without prompts was planned in which no request decodes."""
+
     def left(self, request: Request) -> None:
         """Note that a running request is about to leave."""
 

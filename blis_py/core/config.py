@@ -295,12 +295,16 @@ class ReleaseRules(PromptLimits):
 class PassRules(SchedulerSettings):
     """Rules of admission in which releases of SGLang differ; none is a setting there."""
 
-    page_reserve: str = setting("needed", choices=("none", "charged", "needed"))
+    page_reserve: str = setting("always", choices=("none", "charged", "needed", "always"))
     """With `new-token-ratio`: a further block for every prompt of a step: `none` (SGLang before 0.5.10),
-    `charged` to those behind it (0.5.10), or also `needed` by itself (from 0.5.11)."""
+    `charged` to those behind it (0.5.10), `needed` by itself, too (from 0.5.11), and `always`, also of
+    requests that ignore the end of sequence without a prefix cache (from 0.5.21)."""
     fixed_lengths_reserved: bool = setting(True)
     """With `new-token-ratio`: of requests that ignore the end of sequence all of the remaining limit is
     reserved, not a share (SGLang, from 0.5.22)."""
+    chunks_count_twice: bool = setting(False)
+    """With `new-token-ratio`: a prompt that goes on takes two of `max_num_seqs` when others are admitted
+    (SGLang 0.5.12 to 0.5.22)."""
     departures_at_decodes: bool = setting(False)
     """With `new-token-ratio`: a request that ended counts as running until a step of decodes is planned
     (SGLang before 0.5.23)."""
@@ -308,6 +312,9 @@ class PassRules(SchedulerSettings):
     """With the `radix` cache: unused content is evicted block by block, as needed, and private
     answers first; or as in SGLang in whole leaves, by their last lookup, answers among them: as much as
     is to be allocated (`leaves`), or until that fits (`leaves-to-fit`)."""
+    answers_cached: bool = setting(True)
+    """With `leaves`: an answer can be found when its request has ended (SGLang from 0.5.9); otherwise only
+    what was computed as its prompt."""
     answers_apart: bool = setting(False)
     """With `leaves`: the tree is divided between a prompt and its answer, so that an answer is evicted
     without its prompt (SGLang, from 0.5.21)."""

@@ -50,6 +50,7 @@ class LeafKV(RadixKV):
     Args:
         to_fit: see `LeafPool`.
         answers_apart: divide the tree between prompts and answers.
+        keeps_answers: hand the answer of a request that ends to the tree, too.
         defers: whether passes end with `allocate`.
     """
 
@@ -60,12 +61,14 @@ class LeafKV(RadixKV):
         eviction_policy: str = "lru",
         to_fit: bool = True,
         answers_apart: bool = False,
+        keeps_answers: bool = True,
         defers: bool = False,
     ) -> None:
         self._leaves = LeafTree(EVICTION_POLICIES[eviction_policy])
         self._blanks = LeafPool(num_blocks, self._leaves, to_fit)
         self._begin(self._leaves, self._blanks, block_size)
         self._answers_apart = answers_apart
+        self._keeps_answers = keeps_answers
         self._defers = defers
         self._promised: list[tuple[Request, int]] = []
         self._foreseen = 0
@@ -194,7 +197,10 @@ class LeafKV(RadixKV):
             self.discard(request)
             return
         self.settle(request, request.computed)
-        self._publish(request, min(request.computed, request.num_tokens) - unknown)
+        tokens = min(request.computed, request.num_tokens) - unknown
+        if not self._keeps_answers:
+            tokens = min(tokens, max(request.filled[1], request.prompt_tokens))
+        self._publish(request, tokens)
         self._free(request)
 
     def discard(self, request: Request) -> None:

@@ -51,9 +51,11 @@ class NewTokenRatio(AdmissionRule):
         self._caches = config.prefix_cache != "none" and config.enable_prefix_caching
         self._whole_limits = config.fixed_lengths_reserved
         self._late_departures = config.departures_at_decodes
+        self._chunks_count_twice = config.chunks_count_twice
         self._ends_known = config.async_scheduling and not config.late_length_stops
         page = config.block_size
-        self._page_needed = page if config.page_reserve == "needed" else 0
+        self._page_needed = page if config.page_reserve in ("needed", "always") else 0
+        self._page_always = page if config.page_reserve == "always" else 0
         self._page_charged = 0 if config.page_reserve == "none" else page
         self._gone: list[tuple[int, int, Request]] = []
         """Requests that ended and still count as running: the step planned next then, output tokens."""
@@ -125,6 +127,11 @@ class NewTokenRatio(AdmissionRule):
             self.full = False
         self._gone = kept
 
+    def skipped(self) -> None:
+        if self._late_departures and self._gone:
+            self._gone.clear()
+            self.full = False
+
     def forgets_departed(self) -> bool:
         if not self._gone:
             return False
@@ -146,7 +153,7 @@ class NewTokenRatio(AdmissionRule):
         self._let_go()
         self._slots = len(instance.running)
         self._counted = self._slots - prompts + len(self._gone)
-        self._held = 0 if self._late_departures else prompts
+        self._held = 0 if self._chunks_count_twice else prompts
         if self._counted <= 0:
             self.full = False
         self._taken = self._taken_tokens = self._locking = 0
@@ -223,19 +230,14 @@ class NewTokenRatio(AdmissionRule):
             needed = uncached_tokens + limit + self._page_needed
             fits = needed < self._remaining_tokens() - self._locking
         if not fits and (self._counted or self._taken):
-            self._refuse()
+            self.full = True
             return False
         return True  # SGLang cuts the limits of those that an empty pool does not hold
-
-    def _refuse(self) -> None:
-        self.full = self._late_departures or self._taken > 0 or self._counted > 0
 
     def _fits_to_the_end(self, request: Request, uncached_tokens: int) -> bool:
         """Without a prefix cache, of a request whose client ignores the end of sequence: whether all that run
         reach their ends, the shortest first, whose tokens are then free."""
-        needed = self._paged(uncached_tokens)
-        if not self._late_departures:
-            needed += self._page_charged
+        needed = self._paged(uncached_tokens) + self._page_always
         free_tokens = self._free_tokens - self._taken_tokens
         if needed > min(free_tokens, self._remaining_tokens()):
             return False
@@ -283,7 +285,7 @@ class NewTokenRatio(AdmissionRule):
 
     def goes_on(self, budget_tokens: int) -> bool:
         if not self._has_tokens():
-            self._refuse()
+            self.full = True
             return False
         return budget_tokens > 0
 

@@ -56,6 +56,8 @@ class PrefillOnly(PrefillFirst):
             if not self._running.stalled:
                 self._kv.foresee_decodes(self._running.decoding, tick, 1)
             self._serve_running(step, prefills, life, self.decode_tokens, tick)
+            if self.rule is not None and not self._running.decoding.count and not prefills:
+                self.rule.skipped()
             if self._running.bursts is not None:
                 self._kv.allocate(prefills)
 

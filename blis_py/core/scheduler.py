@@ -159,7 +159,10 @@ class Scheduler(StepProgress):
 
     def _rest(self) -> None:
         """Note that there is nothing to compute."""
-        if self._rule is not None and not self.running:
+        if self._rule is None:
+            return
+        self._rule.skipped()
+        if not self.running:
             self._rule.forgets_departed()
             if self.resolved == self.tick:
                 self._rule.rested()

@@ -51,10 +51,10 @@ def rule_of(core: Scheduler) -> NewTokenRatio:
     return core._rule
 
 
-@pytest.mark.parametrize("page_reserve", ["none", "charged", "needed"])
+@pytest.mark.parametrize("page_reserve", ["none", "charged", "needed", "always"])
 def test_a_request_of_a_pass_is_charged_with_its_whole_limit_and_a_page(page_reserve: str) -> None:
     """The second of two prompts of 10 tokens with limits of 90 finds 100 tokens fewer, and a page."""
-    pages = {"none": 0, "charged": 1, "needed": 2}[page_reserve]
+    pages = {"none": 0, "charged": 1, "needed": 2, "always": 2}[page_reserve]
     for tokens, admitted in ((200 + pages, ["A"]), (201 + pages, ["A", "B"])):
         core = sglang(tokens, page_reserve=page_reserve)
         add(core, "A", 10, 90)
@@ -153,6 +153,44 @@ def test_a_departure_counts_where_the_release_looks_for_it() -> None:
         step(core)
         add(core, "C", 10, 50)
         assert [step(core) for _ in steps] == steps
+
+
+def test_a_request_that_ignores_the_end_needs_a_page_beside_its_prompt_where_the_release_says_so() -> None:
+    """Without a prefix cache: of 64 tokens A leaves 31, and the prompt of B has 16."""
+    for page_reserve, admitted in (("needed", ["A", "B"]), ("always", ["A"])):
+        core = sglang(64, page=16, page_reserve=page_reserve, prefix_cache="none")
+        core.add(Request("A", 0, 16, 1, 1))
+        core.add(Request("B", 0, 16, 1, 1))
+        assert step(core)[0] == admitted
+
+
+def test_a_prompt_that_goes_on_takes_two_places_where_the_release_counts_so() -> None:
+    for twice, admitted in ((False, ["A", "B"]), (True, ["A"])):
+        core = sglang(1000, max_num_seqs=2, max_num_batched_tokens=32, chunks_count_twice=twice)
+        add(core, "A", 40, 10)
+        add(core, "B", 40, 10)
+        assert step(core)[0] == ["A"]
+        assert step(core)[0] == admitted
+
+
+def test_a_step_that_no_request_decodes_in_ends_the_count_of_those_departed() -> None:
+    """A stops in the step behind which B has its last token: nothing is left to decode, and both count no
+    longer when C and D come."""
+    core = sglang(1000, max_num_seqs=2, async_scheduling=True, departures_at_decodes=True)
+    add(core, "A", 10, 50, answer=4)
+    core.add(Request("B", 0, 10, 5, 5))
+    add(core, "C", 10, 8)
+    add(core, "D", 10, 8)
+    flight, seen = None, []
+    for _ in range(7):
+        planned = core.schedule(0)
+        if planned is not None:
+            core.advance(planned)
+        seen.append([] if planned is None else [request.id for request, _ in planned.prefills])
+        flight, done = planned, flight
+        if done is not None:
+            core.resolve(done)
+    assert seen == [["A", "B"], [], [], [], [], [], ["C", "D"]]
 
 
 def test_prompts_take_whole_pages_of_the_chunk() -> None:

@@ -75,6 +75,15 @@ def test_room_is_made_for_the_whole_demand_or_for_what_is_missing() -> None:
     assert left == {"leaves": 2, "leaves-to-fit": 6}
 
 
+def test_an_answer_is_found_where_the_release_keeps_it() -> None:
+    found = {}
+    for keeps in (True, False):
+        m = machine(20, "leaves", answers_cached=keeps)
+        m.serve("asked", [("a", 16), ("b", 8)], prompt=16, output=9)
+        found[keeps] = m.serve("again", [("a", 16), ("b", 8), ("c", 1)]).cached_tokens
+    assert found == {True: 24, False: 16}
+
+
 def test_a_retracted_request_adds_nothing_to_the_tree() -> None:
     m = machine(8, "leaves-to-fit", preemption_policy="fewest-tokens")
     requests = [m.add(name, [(name, 8)], output=16) for name in "ab"]
