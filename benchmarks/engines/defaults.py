@@ -136,17 +136,23 @@ def vllm_ranks(release: tuple[int, ...]) -> Iterator[tuple[dict[str, Any], dict[
 def sglang_memory(gpu: GpuSpec, release: tuple[int, ...]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Questions about chunk, share of memory and largest graph, and our answers."""
     mib = gpu.driver_memory_bytes / 2**20
-    for gpus_, replicas, latent in product((1, 2, 4, 8), (1, 2, 8), (False, True)):
+    several = product((1, 2, 4, 8), (1, 2, 8), (False, True), (None, 20))
+    for gpus_, replicas, latent, running in several:
         if gpus_ % replicas:
             continue
         given = {"tp": gpus_, "attention_dp": replicas, "model": _LATENT if latent else _PLAIN}
+        if running:
+            given["scheduler.max_num_seqs"] = running
         server = _Server(gpu, given, release)
         own = {
             "chunk": OURS["sglang-chunk"].value(server) * replicas,
             "share": OURS["sglang-memory-share"].value(server),
-            "graph": default_sizes("sglang", gpu, gpus_, 4096, None, True, release=release).sizes[-1],
+            "graph": default_sizes("sglang", gpu, gpus_, running or 4096, None, True, release=release).sizes[
+                -1
+            ],
         }
-        question = {"memory_mib": mib, "gpus": gpus_, "replicas": replicas, "latent": latent}
+        question: dict[str, Any] = {"memory_mib": mib, "gpus": gpus_, "replicas": replicas, "latent": latent}
+        question["running"] = running
         yield question, own
 
 

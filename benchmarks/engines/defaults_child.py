@@ -141,7 +141,7 @@ class _Server(Section):
         own = {
             "tp_size": question["gpus"],
             "pp_size": 1,
-            "max_running_requests": None,
+            "max_running_requests": question["running"],
             "dp_size": question["replicas"],
             "attn_dp_size": question["replicas"],
             "enable_dp_attention": question["replicas"] > 1,

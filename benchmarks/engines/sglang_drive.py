@@ -149,12 +149,11 @@ class Server(_Scheduler):  # type: ignore[misc]
     attn_tp_rank = forward_ct_decode = 0
     decode_mem_cache_buf_multiplier = 1
     schedule_enhancer = None
-    current_scheduler_metrics_enabled = enable_metrics = enable_priority_scheduling = try_preemption = (
-        is_hybrid_ssm
-    ) = False
+    enable_metrics = enable_priority_scheduling = try_preemption = is_hybrid_ssm = False
     log_batch_result_stats = log_prefill_stats = log_decode_stats = report_prefill_stats = (
         report_decode_stats
     ) = Zero()
+    log_prefill_stats_late = update_device_timer = current_scheduler_metrics_enabled = Zero()
     maybe_collect_routed_experts = maybe_collect_customized_info = Zero()
     prefill_decode_interval = _prefill_decode_interval_remaining = 0
     is_generation, disaggregation_mode, max_prefill_tokens = True, "null", _MOST_TOKENS

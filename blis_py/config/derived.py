@@ -33,10 +33,14 @@ READ = (
     "latency.cold_kernels",
 )
 """Keys that rules read."""
+READ_WHERE_GIVEN = ("scheduler.max_num_seqs",)
+"""Keys that they read where a user has set them: a derived value decides nothing."""
 ROLE = "role"
 """Phase that an instance of a disaggregated server is for; read like a setting."""
 _LARGER_SMALL = (0, 5, 20)
 """Release of SGLang from which GPUs of 20 to 35 GiB have larger chunks and graphs."""
+_GRAPHS_OF_REQUESTS = (0, 5, 22)
+"""Release of SGLang from which no graph is larger than a limit of running requests that was given."""
 _SUMS, _GRAPHS_OF_CHUNKS = (0, 5, 3), (0, 5, 10)
 """Releases of SGLang from which the share is the rest of a sum of needs; and from which chunks have CUDA
 graphs by default, and states of linear attention are copied beside the running step."""
@@ -147,8 +151,11 @@ def _largest_graph(server: LaunchedEngine, gpu: GpuSpec) -> int:
     sizes = server["latency.cuda_graph_sizes"]
     if isinstance(sizes, list | tuple) and sizes and all(isinstance(size, int) for size in sizes):
         return int(max(sizes))
-    largest = sglang.later_largest_graph if server.since(_LARGER_SMALL) else sglang.largest_graph
-    return server.count("latency.cuda_graph_max_size", largest(gpu, server.gpus))
+    default = sglang.later_largest_graph if server.since(_LARGER_SMALL) else sglang.largest_graph
+    largest = default(gpu, server.gpus)
+    if server.since(_GRAPHS_OF_REQUESTS):
+        largest = min(largest, server.count("scheduler.max_num_seqs", largest))
+    return server.count("latency.cuda_graph_max_size", largest)
 
 
 def _chunk_graphs_mib(server: LaunchedEngine, chunk: int) -> float:
@@ -364,7 +371,10 @@ RULES = {
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """The settings of a configuration that rules read."""
     found = {}
-    for key in READ:
+    for key in (
+        *READ,
+        *(key for key in READ_WHERE_GIVEN if config.given is not None and key in config.given),
+    ):
         section, _, name = key.rpartition(".")
         found[key] = getattr(getattr(config, section) if section else config, name)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from blis_py.config.derived import READ, settings_of
+from blis_py.config.derived import READ, READ_WHERE_GIVEN, settings_of
 from blis_py.config.engine import EnginePreset, load_engine
 from blis_py.config.layers import Layers
 from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
@@ -29,7 +29,7 @@ def from_preset(config: RunConfig, key: str, value: Any) -> bool:
 
 def deciding(layers: Layers) -> dict[str, Any]:
     """The settings from which implied ones are derived."""
-    known = [*_DECIDING, *(key for key in READ if key in layers.given)]
+    known = [*_DECIDING, *(key for key in (*READ, *READ_WHERE_GIVEN) if key in layers.given)]
     return {key: layers.values[key] for key in known if key in layers.values}
 
 

@@ -89,6 +89,17 @@ def test_a_release_before_graphs_of_chunks_has_more_memory() -> None:
     assert limits(load_config(overrides={**LLAMA, "engine": "sglang-0.5.1"})) == (8192, 0.874)
 
 
+def test_few_running_requests_leave_more_memory_where_they_bound_the_graphs() -> None:
+    """The graphs of 32 requests instead of 256 take 224 x 2 MiB less; the wheel's own function says so."""
+    few = {**LLAMA, "scheduler.max_num_seqs": 32}
+    shares = [
+        limits(load_config(overrides={**given, "engine": release}))[1]
+        for release in ("sglang-0.5.21", "sglang-0.5.22")
+        for given in (LLAMA, few)
+    ]
+    assert shares[0] == shares[1] == shares[2] < shares[3]
+
+
 def test_a_flag_wins_and_a_chunk_changes_the_share() -> None:
     assert limits(load_config(overrides={**LLAMA, SHARE: 0.7}))[1] == 0.7
     wide = load_config(overrides={**LLAMA, "engine": "sglang-0.5.9", CHUNK: 16384})
