@@ -93,7 +93,7 @@ def read_latent(config: ConfigFile, layers: int, sparse: bool) -> LatentAttentio
     Args:
         sparse: whether the model's type has an indexer, whatever the config states.
     """
-    if config.has("compress_ratios"):
+    if config.has("compress_ratios") or config.has("o_lora_rank"):
         return None
     sparse = sparse or config.has("index_topk")
     if not sparse and not config.has("kv_lora_rank"):

@@ -111,6 +111,11 @@ def read_compressed(config: ConfigFile, layers: int) -> CompressedAttention | No
         InputError: a ratio is not one of DeepSeek-V4's, or there are too few.
     """
     if not config.has("compress_ratios"):
+        if config.has("o_lora_rank"):
+            problem = "missing: how much each layer with compressed attention (DeepSeek-V4) compresses"
+            known = ", ".join(map(str, _RATIOS))
+            fix = f"list {known} for each of the {layers} layers, as the checkpoint does"
+            raise config.error("compress_ratios", problem, fix=fix)
         return None
     ratios = config.items("compress_ratios")[:layers]
     if len(ratios) < layers:

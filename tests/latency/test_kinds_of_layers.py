@@ -256,6 +256,7 @@ def test_facts_of_a_measured_model_are_read_back(kind: str) -> None:
     ("kind", "changes", "message"),
     [
         ("compressed", {"compress_ratios": [0, 4]}, "compress_ratios: must name each of the 8 layers"),
+        ("compressed", {"compress_ratios": None}, "compress_ratios: missing: how much each layer"),
         (
             "compressed",
             {"compress_ratios": [8] * 8},
