@@ -45,9 +45,21 @@ def executed(source: Path) -> Any:
         cell.id = f"cell-{number}"
         cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
         if cell.cell_type == "code":
-            cell.outputs = [_plain(output) for output in cell.outputs if not _is_empty(output)]
+            cell.outputs = _joined([_plain(output) for output in cell.outputs if not _is_empty(output)])
     notebook.metadata = METADATA
     return notebook
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Text that the kernel sent in pieces, as one."""
+    joined: list[Any] = []
+    for output in outputs:
+        last = joined[-1] if joined else {}
+        if "name" in output and output.name == last.get("name"):
+            last.text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def _is_empty(output: Any) -> bool:

@@ -19,8 +19,8 @@
 # tokens? And how many of each?
 #
 # **Answer:** At 30 requests/s yes, for even tokens: 4p2d has a p99 ITL of 9 ms instead of 26 ms and keeps
-# both targets, at a p99 TTFT of 155 ms instead of 120 ms. At 6 requests/s there is nothing to gain: 7 ms
-# together. Over 25 Gb/s it loses: p99 TTFT 2490 ms.
+# both targets, at a p99 TTFT of 158 ms instead of 123 ms. At 6 requests/s there is nothing to gain: 7 ms
+# together. Over 25 Gb/s it loses: p99 TTFT 2492 ms.
 
 # %%
 import os

@@ -18,7 +18,7 @@
 # A prefix cache finds what happens to be there. `lpm` (longest prefix match) serves first who finds most
 # of its prompt there now. That should save work. Does it, and who pays?
 #
-# **Answer:** Up to 5 requests per second it changes nothing; at 40, lpm finds 79% of the prompt tokens
+# **Answer:** Up to 5 requests per second it changes nothing; at 40, lpm finds 72% of the prompt tokens
 # and fcfs 49%. Within 2 s (p99 TTFT) lpm serves 15 requests per second, fcfs 10.
 #
 # *Step times are `trained`, learned from measurements of vLLM; the traffic, thirty prompts of 4,000
