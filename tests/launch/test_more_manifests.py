@@ -318,7 +318,7 @@ spec:
             - |-
               START=$(( ${LWS_WORKER_INDEX:-0} * LOCAL ))
               exec vllm serve deepseek-ai/DeepSeek-R1-0528 --enable-expert-parallel -tp $TP_SIZE \\
-                --data-parallel-size $((LWS_GROUP_SIZE * LOCAL)) --data-parallel-address ${LWS_LEADER_ADDRESS} \\
+                -dp $((LWS_GROUP_SIZE * LOCAL)) --data-parallel-address ${LWS_LEADER_ADDRESS} \\
                 --data-parallel-start-rank $START --eplb-config '{"num_redundant_experts": "32"}' \\
                 # --max-num-seqs 9
             env: [{name: LOCAL, value: "8"}, {name: TP_SIZE, value: "1"}]
