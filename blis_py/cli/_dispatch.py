@@ -39,9 +39,9 @@ def run(name: str, command: Command, words: Sequence[str]) -> int:
     if flags is None:
         from inspect import getdoc
 
-        from blis_py.cli.flags.help import help_text
+        from blis_py.cli.flags.help import help_for
 
-        print(help_text(name, getdoc(command.run) or "", command.groups), end="")
+        print(help_for(name, getdoc(command.run) or "", command.groups, words), end="")
         return 0
     return command.run(flags) or 0
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection
+from blis_py.config.implied import SIDES
 from blis_py.config.latency import LatencySection
 from blis_py.config.layers import Layers
 from blis_py.config.models import PLAIN_ENGINE, RunConfig, SchedulerSection
@@ -33,6 +34,7 @@ _OF_TRAINED = (
     *("cuda_graphs", "cuda_graph_max_size", "cuda_graph_sizes", "cuda_graph_padding"),
 )
 _NOTED = {
+    *(f"workload.{side}_tokens_{bound}" for side in SIDES for bound in ("min", "max")),
     *("routing.scorers", "link_gbps", "memory", "scheduler.gpu_memory_utilization", "drain"),
     *(f"latency.{name}" for name in _OF_TRAINED if name not in ("kernels", "expert_load")),
     *("attention_dp_timeout_iters", "scheduler.rank_choice"),
@@ -109,6 +111,12 @@ def _switched_off(config: RunConfig) -> Useless:
         if load.length_law == "uniform" and getattr(load, name) != getattr(WorkloadSection, name):
             fix = f"give {name.removesuffix('_stdev')}_min and _max"
             yield f"workload.{name}", "has no effect on uniform lengths", fix
+    for side in SIDES:
+        for name in (f"{side}_tokens_min", f"{side}_tokens_max"):
+            alike = load.length_law == "normal" and not getattr(load, f"{side}_tokens_stdev")
+            if alike and getattr(load, name) != getattr(WorkloadSection, name):
+                fix = f"give {side}_tokens_stdev, or length_law uniform"
+                yield f"workload.{name}", f"has no effect on lengths that are all alike: {fix}", fix
     if not config.all_pools:
         yield from _of_instances(config)
 

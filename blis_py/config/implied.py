@@ -16,6 +16,8 @@ from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
 
 _OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs", "latency.linear")
 _ASYNC = "scheduler.async_scheduling"
+SIDES = ("prompt", "output")
+_LENGTHS = tuple(f"workload.{side}_tokens" for side in SIDES)
 _DECIDING = ("engine", "gpu", "latency.model", _ASYNC, *_OF_AN_ENGINE)
 
 
@@ -88,6 +90,18 @@ def _measured(profile: str) -> dict[str, Any]:
     keys = {"tp": "tp", "block_size": "scheduler.block_size"}
     counts = {key: int(meta[name]) for name, key in keys.items() if meta.get(name)}
     return counts | ({"gpu": str(meta["device"])} if meta.get("device") else {})
+
+
+def imply_lengths(layers: Layers) -> None:
+    """The standard deviation of lengths that are given: none, unless it is given too, or BLIS is named."""
+    if layers.given.isdisjoint(_LENGTHS):
+        return
+    if "engine" in layers.given and layers.values["engine"] == PLAIN_ENGINE:
+        return
+    open_ = [key for key in map("{}_stdev".format, _LENGTHS) if key not in layers.given]
+    if any(map(layers.by_flag, _LENGTHS)):
+        layers.forget(key for key in open_ if key in layers.values)  # of a file, for other lengths
+    layers.imply(dict.fromkeys(open_, 0))
 
 
 def imply_engine(layers: Layers) -> None:

@@ -16,7 +16,14 @@ from blis_py.config.check import check
 from blis_py.config.derived import ROLE, settings_of
 from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.engine import load_engine
-from blis_py.config.implied import deciding, drop_outdated, imply_engine, imply_fitted, independent
+from blis_py.config.implied import (
+    deciding,
+    drop_outdated,
+    imply_engine,
+    imply_fitted,
+    imply_lengths,
+    independent,
+)
 from blis_py.config.layers import Layers, flatten
 from blis_py.config.models import RunConfig
 from blis_py.config.paths import from_folder, with_full_paths, workload_source
@@ -82,6 +89,7 @@ def load_config(
     if not unknown:
         drop_outdated(layers, written, _defaults)
     imply_fitted(layers, unknown)
+    imply_lengths(layers)
     imply_engine(layers)
     config = layers.build(RunConfig)
     config = replace(config, given=None if unknown else _given(layers, config))

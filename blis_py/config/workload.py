@@ -143,44 +143,44 @@ class WorkloadSection:
         None, above=0, flag="--cv", help="Burstiness of gamma and weibull arrivals. Default 1."
     )
     """Burstiness of gamma and weibull arrivals: standard deviation of the gaps over their mean."""
-    prompt_tokens: int = setting(
-        512, least=1, most=MAX_TOKENS, flag="--prompt-tokens", help="Prompt length, mean."
-    )
-    """Length of a prompt in tokens, mean of a normal distribution."""
+    prompt_tokens: int = setting(512, least=1, most=MAX_TOKENS, flag="--prompt-tokens", help="Prompt length.")
+    """Length of a prompt in tokens; the mean where lengths vary."""
     prompt_tokens_stdev: int = setting(
         256,
         least=0,
         most=MAX_TOKENS,
         flag="--prompt-tokens-stdev",
-        help="Prompt length, standard deviation.",
+        help="Prompt length, standard deviation. Default 0 where a length is given.",
     )
+    """Standard deviation of a normal distribution of the lengths; 0 = all alike, which is the default where a
+    length is given, except under `engine: blis`."""
     prompt_tokens_min: int = setting(
         2, least=1, most=MAX_TOKENS, flag="--prompt-tokens-min", help="Prompt length, least."
     )
-    """The shortest prompt."""
+    """The shortest prompt, where lengths vary."""
     prompt_tokens_max: int = setting(
         7000, least=1, most=MAX_TOKENS, flag="--prompt-tokens-max", help="Prompt length, most."
     )
-    """The longest prompt."""
-    output_tokens: int = setting(
-        512, least=1, most=MAX_TOKENS, flag="--output-tokens", help="Output length, mean."
-    )
-    """Length of an answer in tokens, mean of a normal distribution."""
+    """The longest prompt, where lengths vary."""
+    output_tokens: int = setting(512, least=1, most=MAX_TOKENS, flag="--output-tokens", help="Output length.")
+    """Length of an answer in tokens; the mean where lengths vary."""
     output_tokens_stdev: int = setting(
         256,
         least=0,
         most=MAX_TOKENS,
         flag="--output-tokens-stdev",
-        help="Output length, standard deviation.",
+        help="Output length, standard deviation. Default 0 where a length is given.",
     )
+    """Standard deviation of a normal distribution of the lengths; 0 = all alike, which is the default where a
+    length is given, except under `engine: blis`."""
     output_tokens_min: int = setting(
         2, least=1, most=MAX_TOKENS, flag="--output-tokens-min", help="Output length, least."
     )
-    """The shortest answer."""
+    """The shortest answer, where lengths vary."""
     output_tokens_max: int = setting(
         7000, least=1, most=MAX_TOKENS, flag="--output-tokens-max", help="Output length, most."
     )
-    """The longest answer."""
+    """The longest answer, where lengths vary."""
     length_law: str = setting(
         "normal",
         choices=("normal", "uniform"),

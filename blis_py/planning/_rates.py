@@ -16,8 +16,7 @@ from blis_py.planning.goal import Goal
 from blis_py.planning.job import Job
 from blis_py.planning.plan import Plan, candidate_of, check_choices, examined
 from blis_py.planning.prices import Prices
-from blis_py.planning.report_text import RATE
-from blis_py.planning.result import Rated, Standing
+from blis_py.planning.result import RATE, Rated, Standing
 from blis_py.planning.runner import ENDS, Runner
 from blis_py.planning.stationary import highest_rate, sustained
 from blis_py.planning.study import Study

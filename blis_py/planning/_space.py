@@ -74,7 +74,8 @@ class Space:
         self._firsts = [self._config((line, 0)) for line in range(len(self.points))]
         if widths:
             self._drop_refused()
-        self._grid = {whole.index(point): line for line, point in enumerate(self.points)}
+        place = {id(point): at for at, point in enumerate(whole)}
+        self._grid = {place[id(point)]: line for line, point in enumerate(self.points)}
         for first in self._firsts:
             if isinstance(first, RunConfig):
                 goal.check(first)
@@ -151,6 +152,15 @@ class Space:
 
     def outcome(self, probe: Probe) -> JobOutcome:
         return self._outcomes[probe]
+
+    def is_mixed(self) -> bool:
+        """Whether requests may differ in class: those of a spec or of a trace."""
+        load = next(first for first in self._firsts if isinstance(first, RunConfig)).workload
+        return load.spec is not None or load.trace is not None
+
+    def holds(self, probe: Probe) -> bool:
+        """Whether a candidate that was run meets all targets."""
+        return self.goal.judge(self._outcomes[probe]).holds
 
     def adopt(self, probe: Probe, outcome: JobOutcome) -> None:
         """Take the outcome of a longer run as that of a candidate."""

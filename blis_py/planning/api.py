@@ -130,10 +130,13 @@ def study_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any])
 
 
 def pareto(
-    config: RunConfig | str | Path | None = None,
+    config: RunConfig | Study | str | Path | None = None,
     /,
     *,
     vary: Vary = (),
+    space: str | Path | None = None,
+    at_least: Sequence[str] | str = (),
+    prices: Mapping[str, float] | None = None,
     most_requests: int | None = None,
     workers: int | None = None,
     dask: str | None = None,
@@ -143,14 +146,19 @@ def pareto(
     """Throughput of a GPU against the speed that a user sees, for every combination at rising concurrency.
 
     Args:
-        config, vary, workers, dask, cache, settings: as of `blis.sweep`; points that miss an `slo` are not on
-            the front.
+        config, vary, space, workers, dask, cache, settings: as of `blis.sweep`; points that miss an `slo`
+            are not on the front.
+        at_least: lower limits, as `"tokens_per_s_per_user=30"`: then the load is searched at which a GPU
+            emits the most with them, to 3 %, instead of the front.
+        prices: dollars per GPU and hour by GPU, over the bundled ones.
         most_requests: of the longest run, for targets in the steady state; None = 50,000.
     """
-    axes, _, _ = spanned(vary)
+    axes, _, _ = spanned(vary, (), space)
+    study = config if isinstance(config, Study) else study_of(config, settings)
     with running(workers, dask, cache) as runner:
-        goal = limited(Goal(unlimited=True), most_requests)
-        return find_pareto(study_of(config, settings), axes, runner, goal)
+        least = parse_at_least([at_least] if isinstance(at_least, str) else at_least)
+        goal = limited(Goal(at_least=least, unlimited=True), most_requests)
+        return find_pareto(study, axes, runner, goal, Prices(prices))
 
 
 def plan(
@@ -201,7 +209,7 @@ def plan(
             them, at the highest rate.
         budget: with `max_rate`, the dollars per hour that each combination may use; or, as `"60s"`, the time
             after which the cheapest candidate known is the answer.
-        quick: end with the first answer: nothing is run for longer, and nothing tried around it.
+        quick: end with the first answer: nothing is run for longer, and few settings are tried.
         tune: whether to try settings that cost nothing around the winner.
         most_requests: of the longest run; a shorter workload is extended up to that until the answer no
             longer changes. None = 10,000, or 50,000 where the start of a closed loop counts, or

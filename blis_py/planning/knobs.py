@@ -1,13 +1,14 @@
 """Settings that cost nothing to change: token budget, sequences, scheduler, router, prefix cache.
 
 They are tried around the cheapest candidate, at the next smaller size of its own combination and of those
-that could become cheaper, before it is the answer. Where a longer run refutes a change, single changes and
-pairs of them are judged over that duration: a short run of a bursty load ranks them by chance. Settings that
-were given or are varied stay.
+that could become cheaper, before it is the answer: one at a time, and those that interact in all
+combinations. Where a longer run refutes a change, single changes and pairs of them are judged over that
+duration: a short run of a bursty load ranks them by chance. Settings that were given or are varied stay.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -27,6 +28,7 @@ _KEYS = {
     "prefix_cache": "scheduler.prefix_cache",
 }
 _FACTORS = (0.25, 0.5, 2.0, 4.0)
+_OF_BUDGETS = (0.125, *_FACTORS)
 _SCHEDULERS = {
     "vllm": ("fcfs", "priority-fcfs"),
     "sglang": ("fcfs", "priority-fcfs", "lpm", "dfs-weight"),
@@ -35,6 +37,8 @@ _SCHEDULERS = {
 _ROUTERS = ("round-robin", "least-loaded", "weighted")
 ROUNDS, _LINES = 3, 4
 """Settings changed one after the other, and combinations around which they are tried."""
+INTERACTING = ("scheduler", "max_num_batched_tokens", "max_num_seqs")
+"""Settings of which one may help only together with another."""
 Best = Callable[[Sequence[int]], Probe | None]
 """The cheapest candidate among some lines."""
 RefutedAt = Callable[[Probe], float | None]
@@ -44,8 +48,8 @@ RefutedAt = Callable[[Probe], float | None]
 class _Trials:
     """Alternatives of candidates, one setting at a time."""
 
-    def __init__(self, space: Space, search: Search) -> None:
-        self._space, self._search = space, search
+    def __init__(self, space: Space, rounds: int = ROUNDS, together: Sequence[str] = INTERACTING) -> None:
+        self._space, self._rounds, self._together = space, rounds, together
         self.tried: dict[str, dict[object, None]] = {}
         self.kept: dict[str, None] = {}
         self._judged: dict[Probe, set[str]] = {}
@@ -65,18 +69,37 @@ class _Trials:
     def holding(self, probe: Probe) -> Point | None:
         """Settings with which a failing candidate holds; None if none are found.
 
-        Each round keeps the single change that leaves the most slack.
+        The first round has the combinations of settings that interact besides the single changes. Each round
+        keeps the change that leaves the most slack; of several that hold, the one that holds with the fewest
+        instances.
         """
         changes: Point = {}
         slack = float("-inf")
-        for _ in range(ROUNDS):
-            rated = self._rated(probe, list(self._changed(probe, changes)), self._space.at)
+        for _ in range(self._rounds):
+            cases = [*self._changed(probe, changes), *([] if changes else self._interacting(probe))]
+            rated = self._rated(probe, cases, self._space.at)
             if not rated or rated[0][0].slack <= slack:
                 return None
-            slack, changes = rated[0][0].slack, rated[0][1]
             if rated[0][0].holds:
-                return changes
+                return self._farthest(probe, [each for judged, each in rated if judged.holds])
+            slack, changes = rated[0][0].slack, rated[0][1]
         return None
+
+    def _farthest(self, probe: Probe, holding: list[Point]) -> Point:
+        """The one of some changes with which a candidate holds at the fewest instances.
+
+        Sizes are halved as in a search along a line, with the changes that still hold.
+        """
+        line, most = probe
+        least = 0
+        while len(holding) > 1 and least < most:
+            middle = (least + most) // 2
+            rated = self._rated((line, middle), holding, self._space.at)
+            if still := [each for judged, each in rated if judged.holds]:
+                holding, most = still, middle
+            else:
+                holding, least = [each for _, each in rated], middle + 1
+        return holding[0]
 
     def holding_longer(self, probe: Probe, length: float) -> Point | None:
         """One or two changes with which a candidate holds over a longer duration; None if none are found.
@@ -112,6 +135,21 @@ class _Trials:
         judgements = [space.goal.judge(outcome) for outcome in space.runner.run(jobs)]
         return sorted(zip(judgements, cases, strict=True), key=lambda each: -each[0].slack)
 
+    def _interacting(self, probe: Probe) -> list[Point]:
+        """Combinations of several changes among settings that interact, where requests differ in priority."""
+        config = self._space.changed(probe, {})
+        if config.workload.spec is None and config.workload.trace is None:
+            return []  # all requests are of one class
+        by: dict[str, list[Point]] = {name: [{}] for name in self._together}
+        for change in self._changed(probe, {}):
+            (name,) = change
+            if name in by:
+                by[name].append(change)
+        combined = [
+            {k: v for part in parts for k, v in part.items()} for parts in itertools.product(*by.values())
+        ]
+        return [each for each in combined if len(each) > 1]
+
     def _changed(self, probe: Probe, changes: Point, *, others: bool = False) -> Iterator[Point]:
         """The changes so far with one setting changed further.
 
@@ -136,7 +174,7 @@ def values_of(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
     """The value of each setting, and others worth a run."""
     own, engine = config.scheduler, config.engine.partition("-")[0]
     known = _SCHEDULERS.get(engine, ("fcfs", "priority-fcfs", "lpm"))
-    budgets = [round(own.max_num_batched_tokens * factor) for factor in _FACTORS]
+    budgets = [round(own.max_num_batched_tokens * factor) for factor in _OF_BUDGETS]
     seqs = [max(round(own.max_num_seqs * factor), 1) for factor in _FACTORS]
     caches = ["radix"] if engine == "sglang" else ["hash"]
     values: dict[str, tuple[object, list[object]]] = {
@@ -161,6 +199,10 @@ def improved(
     cheapest: Probe | None,
     best: Best,
     refuted_at: RefutedAt,
+    *,
+    around: int = _LINES,
+    rounds: int = ROUNDS,
+    together: Sequence[str] = INTERACTING,
 ) -> tuple[Probe | None, list[int], Knobs]:
     """The cheapest candidate once settings are tried, the lines that were searched, and what was tried.
 
@@ -168,15 +210,18 @@ def improved(
         cheapest: with the settings as given; None if none holds.
         best: the cheapest verified candidate among some lines.
         refuted_at: the longer run by which a candidate was refuted.
+        around: combinations around which settings are tried.
+        rounds: settings changed one after the other.
+        together: settings all combinations of which are tried.
     """
-    trials, given, lines = _Trials(space, search), {*lines}, list(lines)
+    trials, given, lines = _Trials(space, rounds, together), {*lines}, list(lines)
     first = cheapest
     examined: set[tuple[Probe, float | None]] = set()
     lengths: dict[Probe, float | None] = {}
     """Longer runs by which changes of a given combination were refuted."""
     while True:
         better = None
-        for probe in _cheaper(space, search, lines, cheapest):
+        for probe in _cheaper(space, search, lines, cheapest)[:around]:
             length = lengths.get(probe)
             if (probe, length) in examined:
                 continue
@@ -206,5 +251,4 @@ def _cheaper(space: Space, search: Search, lines: Sequence[int], best: Probe | N
         fits = [i for i, size in enumerate(sizes) if space.costs[line] * size < bound]
         if fits and space.runs(line):
             probes.append((line, fits[-1]))
-    near = sorted(probes, key=lambda probe: (best is None or probe[0] != best[0], -search.cost(probe)))
-    return near[:_LINES]
+    return sorted(probes, key=lambda probe: (best is None or probe[0] != best[0], -search.cost(probe)))

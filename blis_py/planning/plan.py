@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blis_py.config.models import DESCRIPTIONS, RunConfig
@@ -14,14 +13,14 @@ from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis, report_data
 from blis_py.planning._space import INSTANCES, LineCallback, Space, for_sizing
+from blis_py.planning.attempt import Attempt
 from blis_py.planning.axes import Axis, Point, axis
 from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal
 from blis_py.planning.job import Job, JobOutcome, Variation
-from blis_py.planning.knobs import improved
 from blis_py.planning.prices import Prices
-from blis_py.planning.report_text import RATE, SURE, answer
-from blis_py.planning.result import Candidate, Knobs, PlanResult
+from blis_py.planning.report_text import SURE, answer
+from blis_py.planning.result import RATE, Candidate, PlanResult
 from blis_py.planning.runner import ENDS, OutOfTime, Runner
 from blis_py.planning.search import Probe, Search
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
@@ -102,62 +101,52 @@ def plan(
     sizes, axes = _sizes(sizes, axes, study)
     check_choices(axes)
     study.check([*axes, axis(INSTANCES, list(sizes))])
+    frame = (study, axes, sizes, prices, goal, runner, on_progress or (lambda line: None))
     widths = unasked(study, axes)
-    length = 1.0
-    known: tuple[Space, Search] | None = None
+    attempt, length = None, 1.0
     try:
         while True:
-            space = Space(
-                study,
-                axes,
-                sizes,
-                prices,
-                goal,
-                runner,
-                on_progress or (lambda line: None),
-                length,
-                gpus,
-                widths,
-            )
-            search = Search([space.line(line) for line in range(len(space.points))], sizes, space.evaluate)
-            known = space, search
-            verifier = Verifier(space, search, draws)
-            lines = space.search(search, trials)
-            combinations = space.count(search)
-            if quick and (found := search.best(lines)) is not None:
-                return _so_far(space, search, found, "quick")
-            best = verifier.best(lines, confidence)
-            tried = None
-            if knobs:
-                surest = partial(verifier.best, confidence=confidence)
-                best, lines, tried = improved(space, search, lines, best, surest, verifier.refuted_at)
+            attempt = Attempt(Space(*frame, length, gpus, widths), draws, confidence)
+            best = attempt.quickly(trials, knobs) if quick else attempt.cheapest(trials, knobs)
             if best is not None:
-                return _answer(space, search, verifier, lines, best, tried, combinations, draws, confidence)
-            nearest = _nearest(space, search, lines)
-            longer = verifier.sustained(nearest)
-            if goal.judge(space.outcome(nearest)).holds or not longer.judgement.holds:
-                return _nothing_holds(space, search, lines, nearest, longer, tried, combinations)
+                return _so_far(attempt, best, "quick") if quick else _answer(attempt, best)
+            nearest = attempt.nearest()
+            if quick:
+                return _so_far(attempt, nearest, "quick")
+            longer = attempt.verifier.sustained(nearest)
+            if attempt.space.holds(nearest) or not longer.judgement.holds:
+                return _nothing_holds(attempt, nearest, longer)
             length = longer.length  # missed by the sample, not by the load: all are judged by this length
     except ENDS as end:
-        passing = None if known is None else known[1].passing()
-        if known is None or passing is None:
-            if isinstance(end, OutOfTime):
-                fix = "give it more, or fewer combinations"
-                raise InputError(
-                    "no configuration met all targets in that time", key="--budget", fix=fix
-                ) from None
-            raise
-        return _so_far(*known, passing, str(end) or "interrupted")
+        return _interrupted(attempt, end)
 
 
-def _so_far(space: Space, search: Search, best: Probe, why: str) -> Plan:
-    """The plan for a candidate that passes, without the runs that would confirm and examine it."""
+def _interrupted(attempt: Attempt | None, end: BaseException) -> Plan:
+    """The plan for the cheapest candidate known to pass.
+
+    Raises:
+        InputError: the time is up, and none is known.
+        BaseException: the interrupt, if none is known.
+    """
+    passing = None if attempt is None else attempt.search.passing()
+    if attempt is not None and passing is not None:
+        return _so_far(attempt, passing, str(end) or "interrupted")
+    if isinstance(end, OutOfTime):
+        fix = "give it more, or fewer combinations"
+        raise InputError("no configuration met all targets in that time", key="--budget", fix=fix) from None
+    raise end
+
+
+def _so_far(attempt: Attempt, best: Probe, why: str) -> Plan:
+    """The plan for a candidate, without the runs that would confirm and examine it."""
+    space, search = attempt.space, attempt.search
     standings = space.standings(search, range(len(space.points)))
     return Plan(
         space.candidate(best),
         space.objective,
         standings=standings,
         lines=len(standings),
+        knobs=attempt.tried,
         simulated=space.runner.done,
         known=space.runner.reused,
         notes=tuple(space.notes(space.candidate(best))),
@@ -165,17 +154,9 @@ def _so_far(space: Space, search: Search, best: Probe, why: str) -> Plan:
     )
 
 
-def _answer(
-    space: Space,
-    search: Search,
-    verifier: Verifier,
-    lines: Sequence[int],
-    cheapest: Probe,
-    tried: Knobs | None,
-    combinations: int,
-    draws: int,
-    confidence: float | None,
-) -> Plan:
+def _answer(attempt: Attempt, cheapest: Probe) -> Plan:
+    space, search, verifier, lines = attempt.space, attempt.search, attempt.verifier, attempt.lines
+    confidence, draws = attempt.confidence, attempt.draws
     rest = [line for line in lines if space.points[line] != space.points[cheapest[0]]]
     second = verifier.best(rest, confidence) if rest else None
     best = space.candidate(cheapest)
@@ -188,8 +169,8 @@ def _answer(
         None if least is None else space.candidate(least),
         None if second is None else space.candidate(second),
         space.standings(search, lines),
-        combinations,
-        knobs=tried,
+        attempt.combinations,
+        knobs=attempt.tried,
         drawn=draws > 0,
         confidence=confidence,
     )
@@ -216,6 +197,23 @@ def _central(space: Space, search: Search, verifier: Verifier) -> dict[str, Any]
         return {}
     probe = min(verifier.unsure, key=search.cost)
     return {"central": space.candidate(probe), "central_holds": verifier.drawn(probe).share}
+
+
+def _nothing_holds(attempt: Attempt, nearest: Probe, longer: Sustained) -> Plan:
+    """The plan for the candidate nearest to the targets, by its longest run."""
+    space, search = attempt.space, attempt.search
+    best, length = replace(space.candidate(nearest), judgement=search.known[nearest]), space.at.length
+    if not longer.judgement.holds:
+        best, length = replace(best, judgement=longer.judgement, outcome=longer.outcome), longer.length
+    result = Plan(
+        best,
+        space.objective,
+        None if length == 1 else Sustained(best.judgement, best.outcome, length, True, length),
+        standings=space.standings(search, attempt.lines),
+        lines=attempt.combinations,
+        knobs=attempt.tried,
+    )
+    return examined(result, space.goal, space.runner, Drawn(), space.notes(best))
 
 
 def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, draws: int = DRAWS) -> Plan:
@@ -338,47 +336,6 @@ def _of_the_start(longer: Sustained, goal: Goal) -> list[str]:
         f"latencies: the answer is for such a start; in the steady state, from {needed:,} requests, fewer "
         "instances may suffice: raise --most-requests"
     ]
-
-
-def _nearest(space: Space, search: Search, lines: Sequence[int]) -> Probe:
-    """The candidate nearest to the targets, among the largest size of every line.
-
-    Raises:
-        InputError: none can be run.
-    """
-    refused = [judged.refused for judged in search.known.values() if judged.refused is not None]
-    tried = [line for line in lines if space.largest(line) >= 0]
-    if not tried:
-        raise InputError("are too few for an instance", key="--gpus", fix="raise it")
-    able = [(line, space.largest(line)) for line in tried if search.first_judged(line).refused is None]
-    if not able:
-        raise InputError(f"no configuration can be run: {refused[0]}")
-    search.whole(able)
-    return max(able, key=lambda probe: (search.known[probe].slack, -probe[0]))
-
-
-def _nothing_holds(
-    space: Space,
-    search: Search,
-    lines: Sequence[int],
-    nearest: Probe,
-    longer: Sustained,
-    tried: Knobs | None,
-    combinations: int,
-) -> Plan:
-    """The plan for the candidate nearest to the targets, by its longest run."""
-    best, length = replace(space.candidate(nearest), judgement=search.known[nearest]), space.at.length
-    if not longer.judgement.holds:
-        best, length = replace(best, judgement=longer.judgement, outcome=longer.outcome), longer.length
-    result = Plan(
-        best,
-        space.objective,
-        None if length == 1 else Sustained(best.judgement, best.outcome, length, True, length),
-        standings=space.standings(search, lines),
-        lines=combinations,
-        knobs=tried,
-    )
-    return examined(result, space.goal, space.runner, Drawn(), space.notes(best))
 
 
 def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis], study: Study) -> tuple[list[int], list[Axis]]:

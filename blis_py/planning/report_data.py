@@ -18,7 +18,11 @@ def summary(plan: PlanResult) -> dict[str, Any]:
         "holds": plan.holds,
         "ended": plan.ended or None,
         "objective": plan.objective,
-        "best": _candidate(plan.best),
+        "best": {
+            **_candidate(plan.best),
+            "dollars_per_million_output_tokens": plan.dollars_per_million("output"),
+            "dollars_per_million_tokens": plan.dollars_per_million("total"),
+        },
         "sustained": _sustained(plan),
         "burst": None if plan.burst is None else _candidate(plan.burst),
         "settings_tried": None if plan.knobs is None else _knobs(plan.knobs),

@@ -10,10 +10,10 @@ from blis_py.planning.analysis import CHANGE, Case
 from blis_py.planning.goal import THROUGHPUTS, Judgement, Requirement
 from blis_py.planning.intervals import undecided
 from blis_py.planning.knobs import ROUNDS
-from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
+from blis_py.planning.result import RATE, Candidate, Knobs, PlanResult, Standing
 from blis_py.planning.stationary import MIN_FACTOR, HighestRate, Sustained
 
-RATE, LOST = "requests per second", "requests lost"
+LOST = "requests lost"
 SURE = 0.9
 """Share of the draws below which a surer configuration is shown."""
 SAME_RATE = 0.01
@@ -38,16 +38,20 @@ def lines(plan: PlanResult) -> list[str]:
     lines = [
         *_far_apart(plan),
         f"{_verb(plan)}: {best}{_doubt(plan)}",
-        f"  {_size(best, given)}",
+        f"  {_size(plan)}",
         *_parts(best),
     ]
-    lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
+    room = _room(plan)
+    if plan.objective == RATE:
+        lines, room = lines + room, []
+    if not given or _is_load_given(plan):
+        lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
     lines += [*_ended(plan), *_longer(plan)]
     if best.judgement.saturated:
         lines.append("  ✗ the backlog grows: the cluster does not keep up with the load")
     if any(r.what == LOST and not r.met for r in best.judgement.requirements):
         lines.append(f"  ✗ {_lost(best)} are lost: rejected, too long for the KV cache, or timed out")
-    lines += [*_room(plan), *_binding(plan), *_tried(plan), *_runner_up(plan)]
+    lines += [*room, *_binding(plan), *_tried(plan), *_runner_up(plan)]
     lines += [*_probability(plan), *_agreement(plan)]
     if plan.standings:
         lines.append(_searched(plan))
@@ -58,8 +62,9 @@ def _ended(plan: PlanResult) -> list[str]:
     """The limits of an answer that came early."""
     if not plan.ended:
         return []
+    others = "no other settings" if plan.knobs is None else "few other settings"
     return [
-        f"  so far ({plan.ended}): not run for longer, no other settings tried; highest rate, bottleneck and "
+        f"  so far ({plan.ended}): not run for longer, {others} tried; highest rate, bottleneck and "
         "confidence are not known"
     ]
 
@@ -67,6 +72,12 @@ def _ended(plan: PlanResult) -> list[str]:
 def _given_load(plan: PlanResult) -> str:
     """The load to which figures beside a highest rate belong."""
     return " at the load given" if plan.objective == RATE else ""
+
+
+def _is_load_given(plan: PlanResult) -> bool:
+    """Whether a rate, a trace or a spec says how much load there is."""
+    load = plan.config.workload
+    return plan.rate is None or any(each is not None for each in (load.rate, load.trace, load.spec))
 
 
 def _shown(requirement: Requirement) -> bool:
@@ -147,18 +158,19 @@ def _doubt(plan: PlanResult) -> str:
     return "" if share is None or share >= SURE else f" (confidence {100 * share:.0f} %)"
 
 
-def _size(best: Candidate, given: str = "") -> str:
+def _size(plan: PlanResult) -> str:
+    best = plan.best
     text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}"
     if best.dollars_per_hour is None:
         return text
     text += f", ${best.dollars_per_hour:,.2f} an hour"
-    million = best.dollars_per_million("output")
-    total = best.dollars_per_million("total")
+    million, total = plan.dollars_per_million("output"), plan.dollars_per_million("total")
     if million is None or total is None:
         return text
-    return (
-        f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all{given}"
-    )
+    at = ""
+    if plan.objective == RATE:
+        at = " at the highest rate" if plan.max_rate_per_s else " at the load given"
+    return f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all{at}"
 
 
 def _parts(best: Candidate) -> list[str]:

@@ -16,6 +16,9 @@ from blis_py.planning.prices import Price
 from blis_py.planning.stationary import HighestRate, Sustained
 from blis_py.planning.uncertainty import Errors
 
+_SERVED = "throughput.requests_per_s"
+RATE = "requests per second"
+"""The objective of a search for the highest rate."""
 BURSTS = "bursts of arrivals (no single resource or setting helps)"
 
 
@@ -90,6 +93,13 @@ class Rated:
 
     candidate: Candidate
     rate: HighestRate
+
+    @property
+    def dollars_per_million(self) -> float | None:
+        """Dollars per million output tokens at the highest rate."""
+        one = self.candidate
+        cost, served = one.dollars_per_million("output"), one.outcome.figures.get(_SERVED)
+        return None if cost is None or not served or not self.rate.per_s else cost * served / self.rate.per_s
 
 
 @dataclass(frozen=True)
@@ -170,6 +180,14 @@ class PlanResult:
             return config
         requests = self.best.outcome.facts["requests"]
         return replace(config, workload=replace(config.workload, num_requests=requests))
+
+    def dollars_per_million(self, tokens: str) -> float | None:
+        """Dollars per million `output` or `total` tokens of the best candidate: at the highest rate where
+        that is the objective, else at the simulated load."""
+        cost, served = self.best.dollars_per_million(tokens), self.best.outcome.figures.get(_SERVED)
+        if self.objective != RATE or cost is None or not served or not self.max_rate_per_s:
+            return cost
+        return cost * served / self.max_rate_per_s
 
     @property
     def short(self) -> Lever | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
@@ -17,12 +18,14 @@ from blis_py.errors import InputError
 from blis_py.files.csv_columns import columns_of, csv_text
 from blis_py.files.packages import data_frame, installed
 from blis_py.files.yaml_files import dump_yaml
+from blis_py.metrics.load import SATURATED
 from blis_py.metrics.registry import METRICS
 from blis_py.metrics.slo import limit_and_measured
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import _ranking
 from blis_py.planning.axes import Axis, Point, axis, drawn, grid
 from blis_py.planning.job import Job, JobOutcome
+from blis_py.planning.metric_names import figure_named
 from blis_py.planning.runner import Runner
 from blis_py.planning.study import Study
 from blis_py.sensitivity.reruns import rerun_seed
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 SEED = "seed"
 OK, REFUSED, FAILED = "ok", "refused", "failed"
+_OUTPUT = "throughput.output_tokens_per_s"
 _LARGER_IS_BETTER = ("throughput.", "output_tokens_per_s", "goodput.", "prefix_hit_rate", "jain_fairness")
 
 
@@ -70,6 +74,22 @@ class Row:
     def column(self, figure: str) -> str:
         """Column of a figure: its name, unless a varied setting has the same name."""
         return _column(figure, self.point)
+
+
+class PointCost(NamedTuple):
+    """Cost of a point."""
+
+    gpus: int
+    dollars_per_hour: float | None
+    """None without a price."""
+    output_tokens_per_s: float
+
+    @property
+    def dollars_per_million(self) -> float | None:
+        """Dollars per million output tokens, at the simulated load."""
+        if self.dollars_per_hour is None or not self.output_tokens_per_s:
+            return None
+        return self.dollars_per_hour / (self.output_tokens_per_s * 3600) * 1e6
 
 
 RowsCallback = Callable[[Sequence[Row], int], None]
@@ -127,7 +147,7 @@ class Sweep:
         Raises:
             InputError: unknown metric.
         """
-        self.require(metric)
+        metric = self.require(metric)
         return data_frame(_ranking.means(self._ran(), self.names, _column(metric, self.names)))
 
     def best(self, metric: str, count: int = 5) -> pd.DataFrame:
@@ -140,25 +160,57 @@ class Sweep:
         Raises:
             InputError: unknown metric.
         """
-        self.require(metric)
+        metric = self.require(metric)
         column, larger = _column(metric, self.names), larger_is_better(metric)
         return _ranking.ranked(self._ran(), self.names, column, larger=larger)
+
+    def cheapest(self, metric: str) -> list[dict[str, Any]]:
+        """All points, the cheapest first: those that miss a target, or do not keep up, come last; equal
+        costs are in the order of `ranked`. Costs are dollars per million output tokens in closed loops, else
+        dollars per hour; without prices GPUs take their place."""
+        costs = self.costs()
+        closed = any(row.outcome.facts.get("closed") for row in self.rows if row.status == OK)
+        priced = all(cost.dollars_per_hour is not None for cost in costs.values())
+        behind = {
+            _values(row.point) for row in self.rows if row.status == OK and row.outcome.verdict == SATURATED
+        }
+
+        def order(each: Mapping[str, Any]) -> tuple[bool, bool, float]:
+            values = _values({name: each[name] for name in self.names})
+            cost = costs.get(values)
+            return not each.get(_ranking.MET, True), values in behind, _worth(cost, closed, priced)
+
+        return sorted(self.ranked(metric), key=order)
 
     def _ran(self) -> list[dict[str, Any]]:
         return [row.as_dict() for row in self.rows if row.status == OK]
 
-    def costs(self) -> dict[tuple[str, ...], tuple[int, float | None]]:
-        """GPUs and dollars per hour of each point that ran, by the text of its values."""
+    def costs(self) -> dict[tuple[str, ...], PointCost]:
+        """The cost of each point that ran, by the text of its values; of several seeds that of the first."""
         from blis_py.planning.prices import Prices
 
-        prices, costs = Prices(), {}
+        prices, costs = Prices(), dict[tuple[str, ...], PointCost]()
         for row in self.rows:
             gpus = row.outcome.facts.get("gpus")
             if row.status == OK and gpus is not None:
                 price = prices.of(str(row.outcome.facts.get("gpu")))
-                values = tuple(str(_cell(value)) for value in row.point.values())
-                costs[values] = gpus, None if price is None else gpus * price.per_hour
+                per_hour = None if price is None else gpus * price.per_hour
+                per_s = row.outcome.figures.get(_OUTPUT) or 0.0
+                costs.setdefault(_values(row.point), PointCost(gpus, per_hour, per_s))
         return costs
+
+    def order(self, metric: str, *, wanted: bool, targets: bool) -> str:
+        """The order of the points, in words.
+
+        Args:
+            wanted: whether they are ranked by the metric, else the cheapest first.
+            targets: whether there are any.
+        """
+        mean = f", mean of {self.seeds} seeds" if self.seeds > 1 else ""
+        by = f"cheapest first, equal costs by {metric}{mean}"
+        if wanted:
+            by = f"ranked by {metric}{mean}, {'largest' if larger_is_better(metric) else 'smallest'} first"
+        return by + ("; rows that miss a target last" if targets else "")
 
     def default_metric(self) -> str:
         """Default metric of the ranking: the first target, or else the p99 of TTFT."""
@@ -167,8 +219,9 @@ class Sweep:
         name = f"{METRICS[slo[0]['metric']].key}.{slo[0]['stat']}" if slo else ""
         return name if name in known else "ttft_ms.p99"
 
-    def require(self, metric: str) -> None:
-        """
+    def require(self, metric: str) -> str:
+        """The figure that a name means, in the words of other benchmarks, too.
+
         Raises:
             InputError: no run has this figure.
         """
@@ -176,8 +229,10 @@ class Sweep:
         if not known:
             reasons = {row.as_dict()["reason"] for row in self.rows}
             raise InputError(f"no run succeeded: {sorted(map(str, reasons))[0]}", key="--vary")
-        if metric not in known:
+        figure = figure_named(metric, known)
+        if figure not in known:
             raise InputError("no such metric", key="--metric", value=metric, fix=did_you_mean(metric, known))
+        return figure
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True) -> Path:
         """Write `sweep.csv`, `sweep.parquet` (with pandas and pyarrow), `sweep.yaml` and the curves."""
@@ -209,6 +264,27 @@ class Sweep:
     def axes_values(self) -> dict[str, tuple[Any, ...]]:
         """Values of the settings that have more than one, by name."""
         return {each.name: each.values for each in self.axes if len(each.values) > 1}
+
+
+def worth_of(metric: str, figures: Mapping[str, float | None]) -> float | None:
+    """A figure of a run by any of its names, negative where larger is better; None without one."""
+    figure = figure_named(metric, figures)
+    value = figures.get(figure)
+    return None if value is None else -value if larger_is_better(figure) else value
+
+
+def _values(point: Point) -> tuple[str, ...]:
+    return tuple(str(_cell(value)) for value in point.values())
+
+
+def _worth(cost: PointCost | None, closed: bool, priced: bool) -> float:
+    """A cost as a number to rank by."""
+    if cost is None:
+        return math.inf
+    if not closed:
+        return (cost.dollars_per_hour if priced else None) or float(cost.gpus)
+    million = cost.dollars_per_million if priced else None
+    return million or cost.gpus / (cost.output_tokens_per_s or 1e-9)
 
 
 def larger_is_better(metric: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config.models import RunConfig
+from blis_py.config.implied import SIDES
+from blis_py.config.models import PLAIN_ENGINE, RunConfig
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, in_seconds
 from blis_py.errors import InputError
@@ -62,6 +63,7 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
         requested = from_spec(config, load.spec, seed)
     else:
         requested = _synthesised(load, seed, horizon_ns_of(config))
+        requested = replace(requested, notes=(*_spread_notes(config), *requested.notes))
         if load.concurrency is not None and load.rate is None:
             requested = _as_permits_allow(requested, config)
     requested = _with_unforeseen_ends(kinds.described(requested, config), load.eos_share)
@@ -136,6 +138,22 @@ def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> De
         note_of(own, what, load.preset is None) for own, what in zip(sizes, ("prompt", "output"), strict=True)
     )
     return Demand(table, seed, notes=tuple(note for note in notes if note is not None))
+
+
+def _spread_notes(config: RunConfig) -> list[str]:
+    """A note on lengths that are given and vary all the same, by BLIS's default."""
+    load, given = config.workload, config.given or ()
+    if config.engine != PLAIN_ENGINE or load.length_law == "uniform":
+        return []
+    if not {f"workload.{side}_tokens" for side in SIDES}.intersection(given):
+        return []
+    open_ = [side for side in SIDES if f"workload.{side}_tokens_stdev" not in given]
+    found = {side: stdev for side in open_ if (stdev := getattr(load, f"{side}_tokens_stdev"))}
+    if not found:
+        return []
+    spread = " and ".join(f"{side} {stdev:,}" for side, stdev in found.items())
+    fix = " ".join(f"--{side}-tokens-stdev 0" for side in found)
+    return [f"lengths vary, as by default in BLIS (standard deviation: {spread}); all alike with {fix}"]
 
 
 def _as_permits_allow(requested: Demand, config: RunConfig) -> Demand:

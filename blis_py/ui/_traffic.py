@@ -8,6 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.workload.presets import Sizes
 
 SHAPES = ("as given", "steady", "a day", "a spike")
 _SCALED = {"mean", "std_dev", "min", "max", "xm", "value"}
@@ -21,12 +22,8 @@ def plain_spec(load: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """The spec of a workload that flags describe by rate and lengths."""
 
     def lengths(name: str) -> dict[str, Any]:
-        params = {
-            "mean": load[f"{name}_tokens"],
-            "std_dev": load[f"{name}_tokens_stdev"],
-            "min": load[f"{name}_tokens_min"],
-            "max": load[f"{name}_tokens_max"],
-        }
+        sizes = Sizes(*(load[f"{name}_tokens{part}"] for part in ("", "_stdev", "_min", "_max"))).effective()
+        params = {"mean": sizes.tokens, "std_dev": sizes.stdev, "min": sizes.min, "max": sizes.max}
         return {"type": "gaussian", "params": params}
 
     rate, requests = load["rate"] or 1.0, load["num_requests"] or 100

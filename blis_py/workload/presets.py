@@ -14,6 +14,9 @@ from blis_py.workload.generate import DEFAULT_SEED, merge
 from blis_py.workload.lengths import Lengths
 from blis_py.workload.truncated import clamped_mean, truncated_law
 
+DEFAULT_LEAST, DEFAULT_MOST = 2, 7000
+"""Tokens of the shortest and the longest prompt and answer, where lengths vary."""
+
 
 class Sizes(NamedTuple):
     """Normally distributed token counts: mean, standard deviation and the range they are clamped to."""
@@ -22,6 +25,13 @@ class Sizes(NamedTuple):
     stdev: int
     min: int
     max: int
+
+    def effective(self) -> Sizes:
+        """The sizes without the default bounds where nothing varies: those are of a distribution."""
+        if self.stdev:
+            return self
+        least = 1 if self.min == DEFAULT_LEAST else self.min
+        return self._replace(min=least, max=MAX_TOKENS if self.max == DEFAULT_MOST else self.max)
 
     @property
     def clamped_mean(self) -> float:
@@ -96,12 +106,12 @@ def synthesise(
     horizon_ns: int | None = None,
     prompt_tokens: int = 512,
     prompt_tokens_stdev: int = 256,
-    prompt_tokens_min: int = 2,
-    prompt_tokens_max: int = 7000,
+    prompt_tokens_min: int = DEFAULT_LEAST,
+    prompt_tokens_max: int = DEFAULT_MOST,
     output_tokens: int = 512,
     output_tokens_stdev: int = 256,
-    output_tokens_min: int = 2,
-    output_tokens_max: int = 7000,
+    output_tokens_min: int = DEFAULT_LEAST,
+    output_tokens_max: int = DEFAULT_MOST,
     prefix_tokens: int = 0,
     arrival: str = "poisson",
     cv: float | None = None,
@@ -111,7 +121,7 @@ def synthesise(
     keep_mean: bool = True,
     uniform: bool = False,
 ) -> RequestTable:
-    """One client with normally distributed lengths: the workload of the flags of the same names.
+    """One client with lengths that are all alike or normally distributed: the workload of the flags.
 
     Lengths have the requested mean: if clamping a normal distribution to the bounds would move it by more
     than half a percent, they follow a truncated normal distribution with this mean (`truncated.py`).
@@ -161,21 +171,22 @@ def _lengths(sizes: Sizes, flag: str, keep_mean: bool, uniform: bool) -> Lengths
         raise InputError(f"is above {flag}-max ({sizes.max})", key=f"{flag}-min", value=sizes.min)
     if uniform:
         return Lengths("uniform", {"min": sizes.min, "max": sizes.max})
-    if not sizes.min <= sizes.tokens <= sizes.max:
+    bounds = sizes.effective()
+    if not bounds.min <= sizes.tokens <= bounds.max:
         raise InputError(
             f"lies outside [{sizes.min}, {sizes.max}]",
             key=flag,
             value=sizes.tokens,
             fix=f"change it, {flag}-min or {flag}-max",
         )
-    params = {"mean": sizes.tokens, "std_dev": sizes.stdev, "min": sizes.min, "max": sizes.max}
-    return Lengths("truncated" if keep_mean and sizes.moved else "gaussian", params)
+    params = {"mean": sizes.tokens, "std_dev": sizes.stdev, "min": bounds.min, "max": bounds.max}
+    return Lengths("truncated" if keep_mean and bounds.moved else "gaussian", params)
 
 
 def note_of(sizes: Sizes, what: str, keep_mean: bool) -> str | None:
     """A note on lengths that differ from the requested ones."""
     between = f"between {sizes.min:,} and {sizes.max:,}"
-    if not sizes.moved:
+    if not sizes.effective().moved:
         return None
     if not keep_mean:
         became = f"{sizes.clamped_mean:,.0f} tokens, not {sizes.tokens:,}"

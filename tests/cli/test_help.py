@@ -65,11 +65,32 @@ def test_help_fits_a_terminal_of_80_columns_under_its_headings(
     blis: Blis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = blis("run", "--help")[1].splitlines()
+    lines = blis("run", "--help-all")[1].splitlines()
     assert {"Run:", "Model and hardware:", "Scheduler:", "Workload:", "Output:"} <= set(lines)
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("  --max-num-seqs N  ") for line in lines)
     assert not any("--max-num-running-reqs" in line for line in lines), "another spelling of it"
+
+
+@pytest.mark.parametrize("verb", ["run", "replay", "plan", "sweep"])
+def test_help_begins_with_the_usual_flags(verb: str, blis: Blis) -> None:
+    lines = blis(verb, "-h")[1].splitlines()
+    flags = [line.split()[0] for line in lines if line.startswith("  --")]
+    assert len(flags) <= 38
+    assert len(lines) <= 110
+    assert {"--model", "--gpu", "--rate" if verb != "replay" else "--trace", "--slo"} <= set(flags)
+    assert "--help-all" in lines[-1]
+    assert len(blis(verb, "--help-all")[1].splitlines()) > 200
+
+
+def test_help_has_the_flags_of_one_heading(blis: Blis) -> None:
+    code, out, _ = blis("run", "-h", "scheduler")
+    assert code == 0
+    assert "--long-prefill-token-threshold" in out
+    assert "--prompt-tokens" not in out
+    code, _, err = blis("run", "-h", "xyz")
+    assert code == 2
+    assert err.startswith("error: -h: no such group of flags (found 'xyz'); there are run, model, ")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -243,7 +243,7 @@ def test_help_and_version(blis: Blis) -> None:
 
     assert blis("--version") == (0, f"{__version__}\n", "")
     assert "replay" in blis()[1]
-    code, out, _ = blis("run", "--help")
+    code, out, _ = blis("run", "--help-all")
     assert code == 0
     assert "--max-num-batched-tokens" in out
     assert "--encode-decider" not in out

@@ -6,9 +6,9 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
-from examples import ROOT
 
 from blis_py.cli import main
+from examples import ROOT
 
 SMALLER = {"--rounds 5": "--quick", "--num-requests 60": "--num-requests 6"}
 

@@ -110,7 +110,7 @@ def test_its_bounds_hold_wherever_it_is_given(folder: Path) -> None:
 @pytest.mark.slow
 def test_it_is_in_the_help_of_both_command_lines_with_its_default(folder: Path) -> None:
     text = "--short-tokens N              What counts as short. Default 50."
-    assert text in blis(folder, "run", "--help").stdout
+    assert text in blis(folder, "run", "--help-all").stdout
     pytest.importorskip("torch")
     assert text in blis(folder, "engine", "info", "--help").stdout
 

@@ -77,9 +77,8 @@ class OneLine:
             block_size=own.block_size,
         )
         routing = SimpleNamespace(policy=made.get("routing_policy", self._config.routing.policy))
-        return SimpleNamespace(
-            scheduler=scheduler, routing=routing, engine="vllm", instances=2, given=(), made=made
-        )
+        own = {"engine": "vllm", "instances": 2, "given": (), "workload": self._config.workload}
+        return SimpleNamespace(scheduler=scheduler, routing=routing, made=made, **own)
 
     def run(self, jobs: list[Any]) -> list[JobOutcome]:
         self.jobs += jobs
@@ -202,8 +201,7 @@ class Tuned:
 
 def trials(slack_of: Any) -> tuple[_Trials, Tuned]:
     space: Any = Tuned(slack_of)
-    search: Any = None
-    return _Trials(space, search), space
+    return _Trials(space), space
 
 
 def test_the_change_that_leaves_the_most_slack_is_kept_and_changed_further() -> None:
@@ -234,6 +232,38 @@ def test_over_a_longer_run_one_or_two_changes_are_tried() -> None:
     assert single.holding_longer((0, 0), 3.0) == {"max_num_seqs": 32}
     assert len(few.jobs) < len(space.jobs)
     assert trials(lambda s: -0.5)[0].holding_longer((0, 0), 2.0) is None
+
+
+class Classes(Tuned):
+    """Requests of several classes, on any number of instances: what holds depends on both."""
+
+    def changed(self, probe: Any, changes: Any) -> Any:
+        config = super().changed(probe, changes)
+        scheduler = replace(config.scheduler, long_prefill_token_threshold=probe[1] + 1)
+        return replace(config, scheduler=scheduler, workload=replace(config.workload, spec="mixed-slo"))
+
+
+def test_settings_that_help_only_together_are_tried_together() -> None:
+    """A policy and a token budget: each alone is far from enough."""
+    pair = ("priority-fcfs", 128)
+    space: Any = Classes(lambda s: 0.1 if (s.policy, s.max_num_batched_tokens) == pair else -2.0)
+    found = _Trials(space, rounds=1).holding((0, 0))
+    assert found == {"scheduler": "priority-fcfs", "max_num_batched_tokens": 128}
+    alike: Any = Tuned(space._slack_of)  # one class: there is no priority to combine with
+    assert _Trials(alike, rounds=1).holding((0, 0)) is None
+
+
+def test_of_several_changes_that_hold_the_one_for_the_fewest_instances_is_taken() -> None:
+    """256 sequences leave more slack on nine instances, but need six; a policy needs three."""
+
+    def slack_of(s: Any) -> float:
+        size = s.long_prefill_token_threshold
+        if s.max_num_seqs == 256:
+            return 0.9 if size > 5 else -0.9
+        return 0.1 if s.policy == "priority-fcfs" and size > 2 else -0.5
+
+    space: Any = Classes(slack_of)
+    assert _Trials(space, together=()).holding((0, 8)) == {"scheduler": "priority-fcfs"}
 
 
 def test_every_other_policy_is_tried_and_not_the_own_one() -> None:

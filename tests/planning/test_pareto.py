@@ -57,7 +57,7 @@ def test_points_are_per_gpu_and_user_and_the_front_is_what_no_other_beats() -> N
     """Up to four in flight users are as fast; 16 have no TPOT, and 256 do not keep up."""
     base = Study(overrides=(("model", "model", "llama-3.1-8b"),))
     found = module.pareto(base, [axis("tp", "2,4,8")], Made(), Goal(unlimited=True))  # type: ignore[arg-type]
-    assert found.refused == ("too many GPUs",)
+    assert found.refused == ("tp 4: too many GPUs",)
     assert [each.concurrency for each in found.points[:9]] == [1, 2, 4, 8, 32, 64, 128, 256, 512]
     assert {each.per_gpu for each in found.points if each.concurrency == 4} == {4000.0}
     assert {each.per_user for each in found.points if each.concurrency == 8} == {125.0}
@@ -65,9 +65,52 @@ def test_points_are_per_gpu_and_user_and_the_front_is_what_no_other_beats() -> N
     assert fronts == [(count, 10.0 * count) for count in (4, 4, 8, 8, 32, 32, 64, 64, 128, 128, 512, 512)]
     lines = repr(found).splitlines()
     assert lines[0] == "Pareto front: 12 of 18 operating points"
-    assert lines[1] == "  tp 2, 4 in flight: 250 tokens/s/user, 4,000 tokens/s/GPU, median TTFT 40 ms"
-    assert lines[-1] == "Not run: too many GPUs"
+    assert lines[1] == (
+        "  tp 2, 4 in flight: 250 tokens/s/user, 4,000 tokens/s/GPU, $0.23 per million output tokens, "
+        "median TTFT 40 ms"
+    )
+    assert lines[-1] == "Not run: tp 4: too many GPUs"
     assert found.front[0].as_dict()["pareto"]
+
+
+BASE = Study(overrides=(("model", "model", "llama-3.1-8b"),))
+
+
+def test_the_best_load_at_a_least_speed_is_found_between_powers_of_two() -> None:
+    """A user has 1000 / n tokens/s with n in flight: 40 of them at most at 25 tokens/s."""
+    goal = Goal(unlimited=True, at_least={"tokens_per_s_per_user": 24.5})
+    found = module.pareto(BASE, [axis("tp", "2,8,4")], Made(), goal)  # type: ignore[arg-type]
+    assert found.best is not None
+    assert (found.best.concurrency, found.best.meets) == (40, True)
+    lines = repr(found).splitlines()
+    assert lines[0].startswith(
+        "Most tokens/s/GPU with at least 24.5 tokens_per_s_per_user: tp 2, 40 in flight"
+    )
+    assert lines[1] == "Others at their best:"
+    assert lines[2].startswith("  tp 8, 40 in flight")
+    assert lines[-1] == "Not run: tp 4: too many GPUs"
+
+
+def test_a_combination_that_never_reaches_the_least_speed_says_by_how_much() -> None:
+    goal = Goal(unlimited=True, at_least={"tokens_per_s_per_user": 2000.0})
+    found = module.pareto(BASE, [axis("tp", "2")], Made(), goal)  # type: ignore[arg-type]
+    assert found.best is None
+    head, line = repr(found).splitlines()
+    assert head.startswith("No configuration tried reaches at least 2000 tokens_per_s_per_user")
+    assert "1 in flight" in line
+    assert line.endswith("tokens_per_s_per_user 250 (target: at least 2,000)")
+
+
+def test_loads_are_raised_until_twice_as_much_gains_nothing() -> None:
+    goal = Goal(unlimited=True, at_least={"tokens_per_s_per_user": 0.01})
+    found = module.pareto(BASE, [axis("tp", "2")], Made(), goal)  # type: ignore[arg-type]
+    assert found.best is not None
+    assert found.best.concurrency == 64
+
+
+def test_widths_that_are_not_given_are_tried() -> None:
+    found = module.pareto(BASE, [], Made(), Goal(unlimited=True))  # type: ignore[arg-type]
+    assert {each.point["tp"] for each in found.points} == {1, 2, 8}
 
 
 def test_every_instance_has_its_requests_in_flight_for_eight_rounds() -> None:
@@ -79,7 +122,7 @@ def test_every_instance_has_its_requests_in_flight_for_eight_rounds() -> None:
 
 def test_where_nothing_runs_the_reason_is_reported() -> None:
     base = Study(overrides=(("model", "model", "llama-3.1-8b"),))
-    with pytest.raises(InputError, match="no configuration can be run: too many GPUs"):
+    with pytest.raises(InputError, match="no configuration can be run: tp 4: too many GPUs"):
         module.pareto(base, [axis("tp", "4")], Made(), Goal())  # type: ignore[arg-type]
 
 
@@ -112,7 +155,14 @@ def test_a_rate_contradicts_it() -> None:
 def test_a_target_is_not_missed_by_the_common_start_of_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight rounds of 16 clients: the 16 that start together are more than a tenth."""
     monkeypatch.setattr(module, "CONCURRENCIES", (16,))
-    load = {"model": "llama-3.1-8b", "prompt_tokens": 500, "output_tokens": 8, "slo": "ttft.p90=120ms"}
+    load = {
+        "model": "llama-3.1-8b",
+        "prompt_tokens": 500,
+        "output_tokens": 8,
+        "tp": 1,
+        "slo": "ttft.p90=120ms",
+    }
+    load |= {"prompt_tokens_stdev": 256, "output_tokens_stdev": 256}
     (point,) = pareto(**load, workers=1, cache=False).points
     assert point.meets
 

@@ -14,7 +14,9 @@ SCOUT: dict[str, Any] = {
     "tp": 4,
     "rate": 20,
     "prompt_tokens": 400,
+    "prompt_tokens_stdev": 256,
     "output_tokens": 300,
+    "output_tokens_stdev": 256,
 }
 TARGET = "tpot.mean=30ms"
 

@@ -11,23 +11,24 @@ from small_plans import CONFIG, Known
 
 from blis_py.api import configure
 from blis_py.errors import InputError
+from blis_py.planning.attempt import nearest
 from blis_py.planning.axes import Axis, axis
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
-from blis_py.planning.plan import _is_laid_out, _more_than_offered, _nearest, _sizes
+from blis_py.planning.plan import _is_laid_out, _more_than_offered, _sizes
 from blis_py.planning.study import Study
 
 
 def test_the_nearest_is_the_largest_size_with_the_most_slack() -> None:
     search: Any = Known({(0, 1): -0.5, (1, 1): -0.2, (2, 1): None, (3, 1): -0.2})
     space: Any = SimpleNamespace(sizes=[1, 2], largest=lambda line: 1)
-    assert _nearest(space, search, [0, 1, 2, 3]) == (1, 1)
+    assert nearest(space, search, [0, 1, 2, 3]) == (1, 1)
     assert search.probes == [(0, 1), (1, 1), (3, 1)]
     with pytest.raises(InputError, match="no configuration can be run: no"):
-        _nearest(space, search, [2])
+        nearest(space, search, [2])
     space.largest = lambda line: -1
     with pytest.raises(InputError, match="too few for an instance"):
-        _nearest(space, search, [0])
+        nearest(space, search, [0])
 
 
 PLAIN = Study(start=CONFIG)

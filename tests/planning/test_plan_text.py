@@ -14,7 +14,7 @@ from blis_py.planning.analysis import Case, Lever
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.prices import Price
-from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
+from blis_py.planning.result import RATE, Candidate, Knobs, PlanResult, Standing
 from blis_py.planning.stationary import HighestRate, RateBounds, Sustained
 from blis_py.planning.uncertainty import Draw, Errors
 
@@ -384,11 +384,26 @@ def test_the_picture_of_a_plan_without_figures_states_what_is_not_known() -> Non
     ]
 
 
-def test_figures_beside_a_highest_rate_are_those_of_the_load_given() -> None:
-    """2 GPUs that serve ten times the load cost a tenth a token: the price below is not that of the rate."""
-    cluster = plan(objective=report_text.RATE, rate=HighestRate(10.0, 600.0, judged(130)))
-    text = report_text.answer(cluster)
-    assert "per million tokens in all at the load given" in text
+def test_dollars_beside_a_highest_rate_are_those_of_that_rate() -> None:
+    """2 GPUs that serve ten times the load cost a tenth a token."""
+    figures = {**outcome().figures, "throughput.requests_per_s": 60.0}
+    best = replace(candidate(2, 80), outcome=replace(outcome(), figures=figures))
+    cluster = plan(objective=RATE, rate=HighestRate(10.0, 600.0, judged(130)), best=best)
+    assert cluster.dollars_per_million("output") == pytest.approx(plan().dollars_per_million("output") / 10)
+    size, highest = report_text.lines(cluster)[1:3]
+    assert size.endswith("per million tokens in all at the highest rate")
+    assert highest.startswith("Highest rate: ")
+    data = report_data.summary(cluster)["best"]
+    assert data["dollars_per_million_tokens"] == pytest.approx(cluster.dollars_per_million("total"))
+
+
+def test_figures_at_the_load_given_stand_beside_a_highest_rate_only_where_a_load_was_given() -> None:
+    rated = {"objective": RATE, "rate": HighestRate(10.0, 600.0, judged(130))}
+    best = plan().best
+    for rate in (None, 3.0):
+        config = replace(best.config, workload=replace(best.config.workload, rate=rate))
+        text = report_text.answer(plan(**rated, best=replace(best, config=config)))
+        assert ("at the load given" in text) == (rate is not None)
     assert "p99 TTFT 80 ms (target 100 ms) at the load given" in text
     assert "at the load given" not in report_text.answer(plan())
 

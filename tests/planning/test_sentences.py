@@ -27,7 +27,7 @@ from blis_py.planning.report_text import (
     change_names,
     why_second,
 )
-from blis_py.planning.result import Case
+from blis_py.planning.result import RATE, Case
 
 
 def needs(measured: float, what: str = "ttft.p99", holds: bool | None = None) -> Judgement:
@@ -129,12 +129,15 @@ def test_a_runner_up_has_its_disadvantage(best: Any, second: Any, text: str) -> 
         (candidate(2, 4.0, millions={"output": 1.5}), "2 GPUs, $4.00 an hour"),
         (
             candidate(2, 4.0, millions={"output": 1.5, "total": 0.5}),
-            "2 GPUs, $4.00 an hour; $1.50 per million output tokens, $0.50 per million tokens in all at last",
+            "2 GPUs, $4.00 an hour; $1.50 per million output tokens, $0.50 per million tokens in all at "
+            "the highest rate",
         ),
     ],
 )
 def test_a_size_is_gpus_and_what_is_known_of_their_price(best: Any, text: str) -> None:
-    assert _size(best, " at last") == text
+    plan: Any = SimpleNamespace(best=best, objective=RATE, max_rate_per_s=2.0)
+    plan.dollars_per_million = best.dollars_per_million
+    assert _size(plan) == text
     assert _price(best) == (
         "2 GPUs" if text == "2 GPUs" else "1 GPUs" if text == "1 GPU" else "$4.00 an hour"
     )

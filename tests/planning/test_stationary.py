@@ -20,7 +20,11 @@ from blis_py.planning.stationary import ANALYSED_REQUESTS, Sustained
 from blis_py.planning.worker import varied
 from blis_py.requests.table import RequestTable
 
-LOAD: dict[str, Any] = {"model": "llama-3.1-8b", "rate": 60, "output_tokens": 48, "slo": "ttft.p99=120ms"}
+SPREAD = {"prompt_tokens_stdev": 256, "output_tokens_stdev": 256}
+LOAD: dict[str, Any] = {
+    **{"model": "llama-3.1-8b", "rate": 60, "output_tokens": 48, "slo": "ttft.p99=120ms"},
+    **SPREAD,
+}
 
 
 def highest(**settings: Any) -> Plan:
@@ -164,6 +168,7 @@ def test_a_cheap_setting_is_tried_before_more_instances_are_bought() -> None:
     load = {"model": "qwen3-14b", "rate": 6, "num_requests": 100, "prompt_tokens": 4000, "output_tokens": 60}
     given: dict[str, Any] = {
         **load,
+        **SPREAD,
         "prompt_tokens_max": 16000,
         "slo": "tpot.p99=60ms",
         "instances": "1:8",
@@ -266,7 +271,7 @@ def test_the_end_of_a_short_run_adds_no_instance() -> None:
     """One instance answers 58 of 60 requests/s; over 2,000 requests its end leaves 55.0, that of two 55.1."""
     load = {"model": "llama-3.1-8b", "gpu": "h100", "rate": 60, "num_requests": 2000, "output_tokens": 60}
     once: dict[str, Any] = {"draws": 0, "workers": 1, "cache": False, "tune": False, "most_requests": 4000}
-    found = blis.plan(**load, **once, instances=[1, 2], at_least="requests_per_s=55.05")
+    found = blis.plan(**load, **SPREAD, **once, instances=[1, 2], at_least="requests_per_s=55.05")
     assert found.best.instances == 1
     assert found.holds
     assert found.config.workload.num_requests == found.sustained.requests > 2000  # type: ignore[union-attr]

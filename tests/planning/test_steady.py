@@ -18,6 +18,7 @@ from blis_py.planning.steady import is_enough, is_steady, requests_needed, stead
 from blis_py.planning.worker import outcome_of, varied
 
 LOOP: dict[str, Any] = {"model": "llama-3.1-8b", "concurrency": 16, "prompt_tokens": 500, "output_tokens": 8}
+LOOP |= {"prompt_tokens_stdev": 256, "output_tokens_stdev": 256}
 ONCE: dict[str, Any] = {"draws": 0, "workers": 1, "cache": False, "tune": False}
 
 

@@ -10,8 +10,19 @@ from functools import cache
 from typing import Any
 
 from blis_py.cli.flags.flag import Flag, Group
-from blis_py.cli.flags.parser import HELP
+from blis_py.cli.flags.parser import HELP, HELP_ALL
+from blis_py.errors import InputError
 
+USUAL_FLAGS = (
+    *("--model", "--model-config", "--gpu", "--tp", "--num-instances", "--engine", "--launch"),
+    *("--workload", "--workload-spec", "--trace", "--rate", "--concurrency", "--num-requests"),
+    *("--prompt-tokens", "--output-tokens", "--slo", "--ttft", "--tpot", "--e2e", "--scheduler"),
+    *("--max-num-batched-tokens", "--max-num-seqs", "--config", "--set"),
+    *("--vary", "--metric", "--instances", "--gpus", "--max-rate", "--pareto", "--at-least", "--fix"),
+    *("--price", "--budget", "--quick", "--out", "--format"),
+)
+"""Flags that the help of a command with many begins with, in this order."""
+_MANY = 80
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
 
 
@@ -30,6 +41,35 @@ class _Formatter(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         filled = super()._fill_text
         return "\n\n".join(filled(part, width, indent) for part in text.split("\n\n"))
+
+
+def help_for(name: str, what: str, groups: Sequence[Group], words: Sequence[str]) -> str:
+    """The help for a command line: of a command with many flags the usual ones; with the first word of a
+    heading (`-h scheduler`) those below it; all with `--help-all`.
+
+    Raises:
+        InputError: no such heading.
+    """
+    shown = [(title, own) for title, flags in groups if (own := tuple(f for f in flags if not f.hidden))]
+    if HELP_ALL in words or sum(len(flags) for _, flags in shown) <= _MANY:
+        return help_text(name, what, groups)
+    at = next(number for number, word in enumerate(words) if word in HELP)
+    wanted = words[at + 1].lower() if len(words) > at + 1 and not words[at + 1].startswith("-") else ""
+    if wanted:
+        found = [group for group in shown if wanted in group[0].lower()]
+        if not found:
+            fix = f"there are {', '.join(_first_words(shown))}"
+            raise InputError("no such group of flags", key="-h", value=wanted, fix=fix)
+        return help_text(name, what, found)
+    by_name = {flag.name: flag for _, flags in shown for flag in flags}
+    first = tuple(by_name[each] for each in USUAL_FLAGS if each in by_name)
+    further = [f"{word} ({len(flags)})" for word, (_, flags) in zip(_first_words(shown), shown, strict=True)]
+    lines = textwrap.wrap(f"Further flags with -h and one of: {', '.join(further)}; all with {HELP_ALL}.", 78)
+    return "\n".join([help_text(name, what, [("Usual flags", first)]), *lines, ""])
+
+
+def _first_words(groups: Sequence[Group]) -> list[str]:
+    return [title.split()[0].lower() for title, _ in groups]
 
 
 def help_text(name: str, what: str, groups: Sequence[Group]) -> str:

@@ -13,6 +13,7 @@ from blis_py.cli.flags.flag import OF_SERVERS, SERVERS, Flag, Flags, Group, spel
 from blis_py.errors import InputError
 
 HELP = ("-h", "--help")
+HELP_ALL = "--help-all"
 AXES = "--vary"
 """The flag of axes, to which lists of values of single settings are added."""
 _NEAR = 0.75
@@ -49,7 +50,7 @@ def parse(words: Sequence[str], groups: Sequence[Group]) -> Flags | None:
     left = list(words[::-1])
     while left:
         word = left.pop()
-        if word in HELP:
+        if word in HELP or word == HELP_ALL:
             return None
         if word == "--":
             standing += left[::-1]

@@ -230,8 +230,6 @@ def _requests(flags: Flags) -> Iterator[tuple[str, str, Any]]:
                 continue
             yield name, f"workload.{key}_tokens", tokens
             yield name, f"workload.{key}_tokens_stdev", 0
-            yield name, f"workload.{key}_tokens_min", min(tokens, 2)
-            yield name, f"workload.{key}_tokens_max", max(tokens, 7000)
     if _RANGE in flags:
         yield _RANGE, "workload.length_law", "uniform"
 

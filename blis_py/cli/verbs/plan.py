@@ -55,7 +55,8 @@ _PLAN = (
         "--pareto",
         bool,
         "",
-        "Tokens/s/GPU against tokens/s/user of each combination, with 1 to 512 requests in flight.",
+        "Tokens/s/GPU against tokens/s/user of each combination, with 1 to 512 requests in flight; with "
+        "--at-least tokens_per_s_per_user=30 the most tokens/s/GPU at that speed, to 3 %.",
     ),
     Flag(
         "--gpus",
@@ -72,7 +73,7 @@ _PLAN = (
         "Time to answer in: 60s. With --max-rate, a number: dollars an hour of each combination.",
         metavar="TIME",
     ),
-    Flag("--quick", bool, "", "The first answer: nothing is run for longer, and nothing tried around it."),
+    Flag("--quick", bool, "", "The first answer: nothing is run for longer, and few settings are tried."),
     Flag("--no-tuning", bool, "", "Do not try token budget, sequences, scheduler, router around the winner."),
     Flag(
         "--most-requests",
@@ -195,13 +196,10 @@ _WITH_PARETO = (
     "--total-gpus",
     "--budget",
     "--quick",
-    "--fix",
     "--out",
     "--emit",
     "--disaggregate",
-    "--price",
     "--max-lost",
-    "--at-least",
     "--no-tuning",
     "--trials",
     "--draws",
@@ -210,17 +208,25 @@ _WITH_PARETO = (
 
 def _pareto(flags: Flags, style: str) -> None:
     """Operating points of all combinations."""
-    from blis_py.planning.api import limited, running, spanned
-    from blis_py.planning.goal import Goal
-    from blis_py.planning.pareto import pareto
+    from blis_py.planning.api import pareto
+    from blis_py.planning.prices import parse_prices
+    from blis_py.planning.widths import held
 
     for name in _WITH_PARETO:
         if name in flags:
             raise InputError("does not apply to --pareto", key=name, fix="drop it")
-    axes, _, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
-    with under_way(), running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
-        goal = limited(Goal(unlimited=True), flags.get("--most-requests"))
-        front = pareto(study_of(flags), axes, runner, goal)
+    with under_way():
+        front = pareto(
+            held(study_of(flags), flags.get("--fix", ())),
+            vary=flags.get("--vary", ()),
+            space=flags.get("--space"),
+            at_least=flags.get("--at-least", ()),
+            prices=parse_prices(flags.get("--price", ())),
+            most_requests=flags.get("--most-requests"),
+            workers=flags.get("--workers"),
+            dask=flags.get("--dask"),
+            cache=cache_of(flags),
+        )
     if style == "json":
         from blis_py.result import to_json
 
@@ -322,15 +328,16 @@ def _rates(result: Plan) -> Any:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in result.rated[0].candidate.point:
         table.add_column(name)
-    for name in ("instances", "GPUs", "dollars per hour", "requests/s"):
+    for name in ("instances", "GPUs", "dollars per hour", "requests/s", "$ per M output tokens"):
         table.add_column(name, justify="right")
     table.add_column("just above it")
     for each in result.rated[:_MAX_ROWS]:
         one, rate = each.candidate, each.rate
         cost = "no price" if one.dollars_per_hour is None else f"{one.dollars_per_hour:,.2f}"
         per_s = "none" if rate.per_s is None else f"{rate.per_s:,.3g}{_certainty(rate)}"
-        settings = map(str, one.point.values())
-        table.add_row(*settings, f"{one.instances:,}", f"{one.gpus:,}", cost, per_s, str(rate.broken or ""))
+        million = "" if each.dollars_per_million is None else f"{each.dollars_per_million:,.2f}"
+        cells = (*map(str, one.point.values()), f"{one.instances:,}", f"{one.gpus:,}", cost, per_s, million)
+        table.add_row(*cells, str(rate.broken or ""))
     hidden = len(result.rated) - _MAX_ROWS
     if hidden > 0:
         table.caption = f"and {hidden:,} more"

@@ -21,7 +21,11 @@ _SWEEP = (
     Flag("--seeds", int, "", "Runs of each combination, each with a seed of its own. Default 1."),
     Flag("--random", int, "", "Only so many of the combinations, drawn at random."),
     Flag(
-        "--metric", str, "", "Figure by which the table is ranked. Default: the first --slo, or ttft_ms.p99."
+        "--metric",
+        str,
+        "",
+        "Figure by which the table is ranked: ttft.p99, output_tokens_per_s, also in the words of other "
+        "benchmarks. Default: the cheapest that meets all targets first.",
     ),
 )
 _OUTPUT = (
@@ -66,7 +70,7 @@ def sweep(flags: Flags) -> None:
     others = f", {stored:,} known, alike or refused" if stored else ""
     say(f"{done.size}: {done.simulated:,} simulated{others}")
     try:
-        _show(done, style, flags.get("--metric") or done.default_metric())
+        _show(done, style, flags.get("--metric"))
         sys.stdout.flush()
     finally:
         if "--out" in flags:
@@ -77,23 +81,22 @@ class _BestSoFar:
     """The best row of a list that grows, in words."""
 
     def __init__(self, metric: str) -> None:
-        from blis_py.planning.sweep import larger_is_better
-
-        self._metric, self._sign = metric, -1 if larger_is_better(metric) else 1
-        self._shown, self._best = 0, (math.inf, "")
+        self._metric, self._shown, self._best = metric, 0, (math.inf, "")
 
     def among(self, rows: Sequence[Row]) -> str:
+        from blis_py.planning.sweep import worth_of
+
         for row in rows[self._shown :]:
-            value = row.outcome.figures.get(self._metric)
-            if value is not None and self._sign * value < self._best[0]:
+            worth = worth_of(self._metric, row.outcome.figures)
+            if worth is not None and worth < self._best[0]:
                 settings = ", ".join(f"{name} {each}" for name, each in row.point.items())
-                line = f"best {self._metric} so far {value:.4g}: {settings}"
-                self._best = self._sign * value, line
+                line = f"best {self._metric} so far {abs(worth):.4g}: {settings}"
+                self._best = worth, line
         self._shown = len(rows)
         return self._best[1]
 
 
-def _show(done: Sweep, style: str, metric: str) -> None:
+def _show(done: Sweep, style: str, metric: str | None) -> None:
     if style == "csv":
         sys.stdout.write(done.csv())
     elif style == "json":
@@ -104,35 +107,32 @@ def _show(done: Sweep, style: str, metric: str) -> None:
         _table(done, metric)
 
 
-def _table(done: Sweep, metric: str) -> None:
+def _table(done: Sweep, wanted: str | None) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    from blis_py.planning.sweep import FAILED, REFUSED, larger_is_better
+    from blis_py.planning.sweep import FAILED, REFUSED
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False, markup=False)
     if any(row.status not in (REFUSED, FAILED) for row in done.rows):
-        ranked, costs = done.ranked(metric), done.costs()
-        seeds = f", mean of {done.seeds} seeds" if done.seeds > 1 else ""
-        up = "largest" if larger_is_better(metric) else "smallest"
-        title = f"ranked by {metric}{seeds}, {up} first"
-        targets = any("slo_met" in each for each in ranked)
-        if targets:
-            title += "; rows that miss a target last"
-        console.print(title)
+        metric = done.require(wanted or done.default_metric())
+        ranked = done.ranked(metric) if wanted else done.cheapest(metric)
+        costs, targets = done.costs(), any("slo_met" in each for each in ranked)
+        console.print(done.order(metric, wanted=bool(wanted), targets=targets))
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for name in done.names:
             table.add_column(name, justify="right" if _numeric(ranked, name) else "left")
-        for name in (_titled(metric), "GPUs", "$ per hour"):
+        for name in (_titled(metric), "GPUs", "$ per hour", "$ per M output tokens"):
             table.add_column(name, justify="right")
         if targets:
             table.add_column("targets met")
         for values in ranked[:_SHOWN]:
             point = [values[name] for name in done.names]
-            gpus, dollars = costs.get(tuple(map(str, point)), (None, None))
-            cells = [*map(_cell, point), _cell(values["mean"]), "" if gpus is None else f"{gpus:,}"]
-            cells.append("no price" if dollars is None else f"{dollars:,.2f}")
+            cost = costs.get(tuple(map(str, point)))
+            cells = [*map(_cell, point), _cell(values["mean"]), "" if cost is None else f"{cost.gpus:,}"]
+            dollars = (None, None) if cost is None else (cost.dollars_per_hour, cost.dollars_per_million)
+            cells += ["no price" if each is None else f"{each:,.2f}" for each in dollars]
             table.add_row(*cells, *([_cell(values["slo_met"])] if targets else []))
         if len(ranked) > _SHOWN:
             table.caption = f"and {len(ranked) - _SHOWN:,} more, in --format csv"

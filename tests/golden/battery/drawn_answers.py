@@ -20,7 +20,7 @@ from blis_py.planning.fleets import Part
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 from blis_py.planning.prices import Price
-from blis_py.planning.result import Candidate, Knobs, PlanResult, Rated, Standing
+from blis_py.planning.result import RATE, Candidate, Knobs, PlanResult, Rated, Standing
 from blis_py.planning.stationary import HighestRate, Sustained
 from blis_py.planning.sweep import Row, Sweep, larger_is_better
 from blis_py.planning.uncertainty import Draw, Errors
@@ -131,7 +131,7 @@ def _plan(rng: Random) -> PlanResult:
     several = tuple(sorted(made, key=lambda each: len(each.point)))  # those added by settings come last
     return PlanResult(
         _candidate(rng),
-        rng.choice(("dollars per hour", "GPUs", report_text.RATE)),
+        rng.choice(("dollars per hour", "GPUs", RATE)),
         maybe(sustained),
         maybe(_candidate(rng), 0.3),
         maybe(_candidate(rng)),

@@ -19,6 +19,7 @@ from blis_py.planning import _suggest, analysis, knobs, pareto, stationary, stea
 from blis_py.planning.axes import Axis
 from blis_py.planning.goal import ALL_REQUESTS, AT_LEAST, Goal, Judgement, Requirement, as_dict, in_ms
 from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome, Variation
+from blis_py.planning.prices import Prices
 from blis_py.planning.search import Search, SearchLine
 from blis_py.planning.stationary import HighestRate, Sustained
 from blis_py.planning.validated import CLOSED, DENSE, EXPERTS, LEARNED, NEW_GPU, OPEN, Validated
@@ -333,7 +334,7 @@ def _fronts(rng: Random) -> Iterator[Any]:
         config, goal = config_of(rng), goal_of(rng)
         load = pareto._loaded(config, rng.choice((1, 7, 8, 9)))
         yield [load.workload.concurrency, load.workload.num_requests]
-        yield pareto._operating({}, 3, config, outcome(rng, goal), goal)
+        yield pareto._operating({}, 3, config, outcome(rng, goal), goal, Prices())
 
 
 def _settings(rng: Random) -> Iterator[Any]:
@@ -433,5 +434,5 @@ def _tried(rng: Random) -> Iterator[Any]:
 
 
 def _parts(config: RunConfig) -> dict[str, Any]:
-    names = ("scheduler", "routing", "engine", "instances", "given")
+    names = ("scheduler", "routing", "engine", "instances", "given", "workload")
     return {name: getattr(config, name) for name in names}
