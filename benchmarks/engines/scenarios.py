@@ -77,21 +77,22 @@ def scenario(
     if not defaults:
         drawn["settings"] = {each.name: rng.choice(each.values) for each in further if each.since <= release}
     drawn["long_prefill_token_threshold"] = min(drawn["long_prefill_token_threshold"], drawn["max_model_len"])
-    drawn["requests"] = _requests(rng, drawn)
+    drawn["requests"] = requests(rng, drawn)
     return drawn
 
 
-def _requests(rng: Random, drawn: Scenario) -> list[RequestSpec]:
+def requests(rng: Random, drawn: Scenario) -> list[RequestSpec]:
+    """Requests for a server with these settings."""
     longest = drawn["max_model_len"]
     room = min(longest, rng.choice(_ROOMS))
     stops, aborts = rng.random() < 0.5, rng.random() < 0.2
     priorities = _priorities(rng)
     groups = [rng.randint(1, max(room // 2, 2)) for _ in range(rng.randint(1, 4))]
-    requests: list[RequestSpec] = []
+    every: list[RequestSpec] = []
     step = 0
     for number in range(rng.randint(5, 60)):
         step += rng.choice(_GAPS)
-        turn = _earlier_turn(rng, room, requests) if drawn["known_keys"] == "all" else None
+        turn = _earlier_turn(rng, room, every) if drawn["known_keys"] == "all" else None
         prompt = _prompt(rng, number, room, groups, turn)
         length = sum(count for _, count in prompt)
         if length >= longest:
@@ -115,8 +116,8 @@ def _requests(rng: Random, drawn: Scenario) -> list[RequestSpec]:
             spec["after"] = turn["id"]
         if aborts and rng.random() < 0.2:
             spec["abort_step"] = since + rng.randint(0, 40)
-        requests.append(spec)
-    return requests
+        every.append(spec)
+    return every
 
 
 def _earlier_turn(rng: Random, room: int, before: list[RequestSpec]) -> RequestSpec | None:

@@ -11,6 +11,7 @@ from benchmarks.engines import presets, scenarios
 from benchmarks.engines.engine import Engine, Release, Variant
 from benchmarks.engines.scenario import ANSWERS, RequestSpec, Scenario
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.kv_groups import CHUNKED, FULL, STATE, WINDOW, KVGroup, longest_that_fits
 
 PACKAGE = "vllm"
 FURTHER = (
@@ -26,6 +27,10 @@ _RANKS = (0, 24)
 _WAVE_STEPS = 300
 _LONG = 999
 """Segment of its prompt."""
+_OWN = {"kv_groups"}
+_GROUPED = (0, 15)
+_WHOLE, _CAPPED = (0, 19), (0, 21)
+"""Between, a prompt whose windows would not fit if they kept all of it waits for ever."""
 _DRAFTS = (0, 14)
 """Before, a request keeps the drafts that it had when it was preempted, and verifies them later."""
 
@@ -47,7 +52,8 @@ def config(scenario: Scenario, version: str) -> SchedulerConfig:
         "prefix_cache": "hash" if scenario["enable_prefix_caching"] else "none",
         "ranks": ranks,
         "rank_choice": "round-robin",
-        **{key: value for key, value in scenario["settings"].items() if key in presets.FIELDS},
+        "kv_groups": tuple(KVGroup(*group) for group in scenario["settings"].get("kv_groups", ())),
+        **{key: value for key, value in scenario["settings"].items() if key in presets.FIELDS - _OWN},
         **scenario["ours"],
     }
     return presets.config(PACKAGE, version, scenario["async_scheduling"], own)
@@ -97,13 +103,46 @@ def with_grammars(rng: Random, release: Release, asynchronous: bool) -> Scenario
     return scenario
 
 
+def with_groups(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Groups of layers that share the pool: full ones, windows of one or two sizes, chunks, or states, which
+    are not cached."""
+    scenario = scenarios.scenario(rng, release, asynchronous, further=FURTHER)
+    size = scenario["block_size"]
+    windows = [(WINDOW, rng.choice((3, size, 2 * size + 1, 5 * size, 9 * size - 2))) for _ in range(2)]
+    chunks = (CHUNKED, size * rng.choice((1, 2, 5)))
+    full = (FULL, 0)
+    groups = rng.choice(
+        (
+            [full, windows[0]],
+            [full, windows[0], windows[0], windows[0]],
+            [windows[0], full, windows[1]],
+            [windows[0], windows[1]],
+            [windows[0]],
+            [full, chunks, chunks],
+            [full, (STATE, 0), (STATE, 0)],
+        )
+    )
+    groups = list(dict.fromkeys(groups)) if (FULL, 0) not in groups else groups
+    scenario["settings"]["kv_groups"] = [list(group) for group in groups]
+    if groups[-1][0] == STATE:
+        scenario["enable_prefix_caching"] = False
+    scenario["num_kv_blocks"] *= rng.randint(1, len(groups))
+    flight = scenario["max_num_batched_tokens"] * (2 if asynchronous else 1)
+    if _WHOLE <= release < _CAPPED:
+        flight = scenario["max_model_len"]
+    room = longest_that_fits([KVGroup(*group) for group in groups], scenario["num_kv_blocks"], size, flight)
+    scenario["max_model_len"] = min(scenario["max_model_len"], room)
+    scenario["requests"] = scenarios.requests(rng, scenario)
+    return scenario
+
+
 def _variants() -> tuple[Variant, ...]:
     draws: list[tuple[str, Release, Callable[..., Scenario]]] = [
         (mode, (), partial(scenarios.scenario, mode=mode, further=FURTHER))
         for mode in (scenarios.DEFAULTS, scenarios.EVERYTHING)
     ]
     draws += [("attention DP", _RANKS, of_ranks), ("drafts", _DRAFTS, with_drafts)]
-    draws += [("grammars", (), with_grammars)]
+    draws += [("grammars", (), with_grammars), ("groups of layers", _GROUPED, with_groups)]
     return tuple(
         Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous), max(since, loop_since))
         for name, since, draw in draws

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from hashlib import blake2b
+from math import lcm
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,17 +175,10 @@ class Vllm:
 
     def scheduler(self, scenario: Scenario) -> Any:
         """A scheduler under a scenario's settings."""
-        spec = self._kv.FullAttentionSpec(
-            **_known(
-                self._kv.FullAttentionSpec,
-                block_size=scenario["block_size"],
-                num_kv_heads=1,
-                head_size=1,
-                dtype="float32",
-                use_mla=False,
-            )
-        )
-        groups = [self._kv.KVCacheGroupSpec(["layer"], spec)]
+        groups = [
+            self._kv.KVCacheGroupSpec([f"layer {number}"], self._spec(scenario, kind, tokens))
+            for number, (kind, tokens) in enumerate(scenario["settings"].get("kv_groups", [("full", 0)]))
+        ]
         blocks = scenario["num_kv_blocks"] + 1  # one is the null block
         cache = self._kv.KVCacheConfig(
             **_known(
@@ -193,6 +187,7 @@ class Vllm:
                 kv_cache_tensors=[],
                 tensors={},
                 kv_cache_groups=groups,
+                prefix_cache_retention_interval=self._retention(groups),
             )
         )
         kind = self._plain
@@ -204,10 +199,40 @@ class Vllm:
                 vllm_config=vllm_config(scenario, self.defaults),
                 kv_cache_config=cache,
                 structured_output_manager=Grammars(),
-                block_size=scenario["block_size"],
+                block_size=self._largest_unit(scenario, groups),
+                hash_block_size=scenario["block_size"],
                 log_stats=False,
             )
         )
+
+    def _largest_unit(self, scenario: Scenario, groups: list[Any]) -> int:
+        """Tokens that fill blocks of all groups, where a release has another size for hashes."""
+        if "hash_block_size" not in inspect.signature(self._plain.__init__).parameters:
+            return scenario["block_size"]
+        return lcm(*(group.kv_cache_spec.block_size for group in groups))
+
+    def _spec(self, scenario: Scenario, kind: str, tokens: int) -> Any:
+        """What a group of layers keeps."""
+        size = scenario["block_size"]
+        heads = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32", "use_mla": False}
+        if kind == "window":
+            made, own = self._kv.SlidingWindowSpec, {"sliding_window": tokens, **heads}
+        elif kind == "chunked":
+            made, own = self._kv.ChunkedLocalAttentionSpec, {"attention_chunk_size": tokens, **heads}
+        elif kind == "state":
+            size *= _ceil_div(scenario["max_model_len"], size)
+            made, own = self._kv.MambaSpec, {"shapes": ((1,),), "dtypes": ("float32",)}
+        else:
+            made, own = self._kv.FullAttentionSpec, heads
+        return made(**_known(made, block_size=size, **own))
+
+    def _retention(self, groups: list[Any]) -> int | None:
+        """The release's default, which a server without windows and states does not have."""
+        kinds = (self._kv.SlidingWindowSpec, self._kv.MambaSpec)
+        if not any(isinstance(group.kv_cache_spec, kinds) for group in groups):
+            return None
+        found = self.defaults.get("CacheConfig", {}).get("prefix_cache_retention_interval")
+        return 0 if found == config_defaults.NO_LITERAL else found
 
     def request(self, scenario: Scenario, spec: RequestSpec) -> Any:
         """A request of a scenario."""

@@ -6,7 +6,7 @@ A batch former is a class and one line in `batch_formers.BATCH_FORMERS`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from blis_py.core.admission_rule import AdmissionRule
 from blis_py.core.config import SchedulerConfig
@@ -49,6 +49,7 @@ class BatchFormer:
 
     def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
         self._kv = kv
+        self._grouped = kv.grouped
         self._running = running
         self._budget_tokens = config.max_num_batched_tokens
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
@@ -108,13 +109,19 @@ class BatchFormer:
         decodes = running.decoding.count
         if decodes <= budget_tokens and not running.stalled:
             free = self._kv.pool.num_free
-            blocks = running.decoding.crossings[tick % self._block_size]
+            blocks = running.decoding.crossings[tick % self._block_size] * self._kv.per_crossing
             if blocks <= free:
                 if not running.prefilling or (self.held and running.bursts is None):
-                    if blocks:
+                    if self._grouped:
+                        self._plan_by_groups((), tick)
+                    elif blocks:
                         self._kv.pool.reserve(blocks)
                     return budget_tokens - decodes
                 chunks = self._next_chunks(prefills, budget_tokens - decodes, free - blocks)
+                if chunks is not None and self._grouped:
+                    self._plan_by_groups(chunks, tick)
+                    prefills += chunks
+                    return budget_tokens - decodes - sum(tokens for _, tokens in chunks)
                 if chunks is not None:
                     if blocks:
                         self._kv.pool.reserve(blocks)
@@ -124,6 +131,12 @@ class BatchFormer:
                     prefills += chunks
                     return budget_tokens - decodes
         return self._walk_running(step, prefills, life, budget_tokens, tick)
+
+    def _plan_by_groups(self, chunks: Iterable[tuple[Request, int]], tick: int) -> None:
+        """Take and free the blocks of decodes and of chunks of prompts, for several groups of layers."""
+        running = self._running
+        every = [(request, tokens, self._doubtful(request)) for request, tokens in chunks]
+        self._kv.plan_step(running.decoding, tick, every, running.resolved < tick)
 
     def _next_chunks(self, prefills: Prefills, budget_tokens: int, free: int) -> Prefills | None:
         """The next chunk of each unfinished prefill when all decodes are served; None if order matters."""
@@ -206,6 +219,9 @@ class BatchFormer:
         if request.status is PREFILLING:
             return self._kv.extend(request, tokens, self._doubtful(request))
         context = request.computed if request.status is STALLED else request.base + tick
+        if self._grouped:
+            in_flight = request.status is not STALLED and self._running.resolved < tick
+            return self._kv.extend_decode(request, context, in_flight)
         if context % self._block_size:
             return True
         if not self._kv.pool.num_free:

@@ -8,6 +8,7 @@ methods.
 from typing import Any
 
 from blis_py.core.bounds import LAST_NS, MAX_KV_BLOCKS, MAX_TOKENS
+from blis_py.core.kv_groups import KVGroup
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 
@@ -144,6 +145,15 @@ class Memory:
         help="KV blocks, instead of what fits.",
     )
     """null = as many as fit into the GPU's memory."""
+    hybrid_kv_cache: bool = setting(
+        True,
+        flag="--no-disable-hybrid-kv-cache-manager",
+        off="--disable-hybrid-kv-cache-manager",
+        help="Layers with windows share the KV blocks with the others, block by block (vLLM).",
+        off_help="Layers with windows keep all tokens (vLLM).",
+    )
+    """Groups of layers with windows and without share the KV blocks, as in vLLM; otherwise windows keep all
+    tokens, as without the hybrid KV cache manager."""
     gpu_memory_utilization: float = setting(
         0.9,
         above=0,
@@ -280,6 +290,15 @@ class ReleaseRules(PromptLimits):
     drafts_found_at_outcome: bool = setting(False)
     """A block filled by accepted drafts can be found once they are known to be accepted (vLLM from 0.33, and
     every asynchronous one); otherwise once the request's next step is planned."""
+    windows_await_outcome: bool = setting(False)
+    """With `kv_groups`: a block that has left its window is freed once the outcome of the steps that read it
+    is known (vLLM, from 0.26); otherwise when the next step is planned."""
+    windows_keep_replays: bool = setting(False)
+    """With `kv_groups`: of a window only those blocks are cached that a repetition of the prompt, or a longer
+    common beginning, makes use of (vLLM, from 0.29); otherwise all."""
+    windows_cap_prompts: bool = setting(False)
+    """With `kv_groups` and `scheduler_reserve_full_isl`: of a prompt that must fit, windows count with the
+    most that they hold (vLLM, from 0.21); otherwise with all of it."""
     pads_lone_tokens: bool = setting(False)
     """A request admitted with one token to compute is padded to the positions of a step with all drafts,
     though it has none; without budget for them no request is admitted (vLLM, from 0.25)."""
@@ -413,5 +432,8 @@ class SchedulerConfig(Aging, PrefixCaching, PassRules, ReleaseRules, LateStops, 
     """Ranks with queues and KV blocks of their own that step together; the limits are those of all."""
     num_speculative_tokens: int = setting(0, least=0, most=MAX_TOKENS)
     """Most drafts of a decode step, where an `Emission` supplies them; `pads_lone_tokens` pads to them."""
+    kv_groups: tuple[KVGroup, ...] = setting(())
+    """Groups of layers with block tables of their own in the pool (vLLM's hybrid KV cache manager); empty =
+    one group with all tokens of a request."""
     rank_balance_steps: int = setting(0, least=0, most=MAX_TOKENS)
     """With `in-flight`: most steps that prompts wait until every rank has one; 0 = they do not wait."""

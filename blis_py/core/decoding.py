@@ -42,6 +42,14 @@ class DecodeSet:
         self._bases: dict[int, int] = {}
         """Base by place in the running list, if the longest context is tracked."""
         self._computed = 0
+        self.members: list[dict[Request, None]] = []
+        """Requests by the phase of `tick` at which they need a new block, if they are to be known."""
+        self.begun: list[tuple[int, Request]] = []
+        """With it: those that began to decode, with their first step; read and shortened by its reader."""
+
+    def know_members(self) -> None:
+        """Keep `members` from now on."""
+        self.members = [{} for _ in range(self._block_size)]
 
     def computed_tokens(self, tick: int) -> int:
         """Tokens computed by decoding before step `tick`, over the life of the set."""
@@ -57,6 +65,9 @@ class DecodeSet:
             self.constrained += 1
         self.base_sum += base
         self.crossings[-base % self._block_size] += 1
+        if self.members:
+            self.members[-base % self._block_size][request] = None
+            self.begun.append((tick, request))
         if request.seq > self.last_seq:
             self.last_seq = request.seq
         request.finish_tick = due = request.target + request.prompt_tokens - 1 - base
@@ -78,6 +89,8 @@ class DecodeSet:
             self.constrained -= 1
         self.base_sum -= base
         self.crossings[-base % self._block_size] -= 1
+        if self.members:
+            del self.members[-base % self._block_size][request]
         if self._track_longest:
             del self._bases[request.seq]
             if len(self._longest) > _MIN_ENTRIES + 2 * self.count:

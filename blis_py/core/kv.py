@@ -61,6 +61,13 @@ class KVCache:
         """Whether released content can be found again."""
         self.evicts_ahead = False
         """Whether `foresee_decodes` has an effect."""
+        self.grouped = False
+        """Whether several groups of layers share the pool: blocks of decoding requests are then taken and
+        freed as each step is planned (`plan_step`), not reserved."""
+        self.per_crossing = 1
+        """Blocks that a request needs when it begins another block's tokens."""
+        self.resolved = 0
+        """Steps whose outcome is known."""
 
     # -- supplied by the subclass -----------------------------------------------------------------
 
@@ -166,6 +173,23 @@ class KVCache:
         """Whether `admit` finds its blocks, and so many `besides` remain free."""
         return self.blocks_needed(request, shared, own, new_tokens) + besides <= self.pool.num_free
 
+    def fits_whole(
+        self, request: Request, shared: list[int], own: int, new_tokens: int, besides: int
+    ) -> bool:
+        """Whether `admit` finds its blocks, and those of all tokens of the request are free with so many
+        `besides`."""
+        missing = request.num_tokens - (len(shared) + own) * self.block_size
+        return self.can_admit(request, shared, own, max(new_tokens, missing), besides)
+
+    def held_blocks(self, request: Request) -> list[int]:
+        """Blocks that a running request holds."""
+        return request.block_table
+
+    def holds_enough(self, request: Request) -> bool:
+        """Whether these are as many as its computed tokens need, and no more unless it has had drafts."""
+        expected, holds = self.blocks_of(request.computed), len(request.block_table)
+        return holds == expected or (request.bursts is not None and holds > expected)
+
     def blocks_of(self, tokens: int) -> int:
         """Number of blocks that this many tokens fill or begin."""
         return block_count(tokens, self.block_size)
@@ -199,6 +223,26 @@ class KVCache:
             first = request.computed // self.block_size
             self._register(request, first, (request.computed + tokens) // self.block_size)
         return True
+
+    def plan_step(
+        self, decoding: DecodeSet, tick: int, chunks: Sequence[tuple[Request, int, int]], in_flight: bool
+    ) -> None:
+        """With `grouped`: take and free the blocks of all decodes and these chunks of prompts in step `tick`,
+        in running order. Enough blocks are free.
+
+        Args:
+            chunks: requests with their tokens and slots behind them, as for `extend`.
+            in_flight: whether the outcome of the step before is not known.
+        """
+
+    def extend_decode(self, request: Request, computed: int, in_flight: bool) -> bool:
+        """With `grouped`: `extend` for the next token of a request that decodes."""
+        return True
+
+    def growth(self, decoding: DecodeSet, tick: int) -> int:
+        """With `grouped`: blocks that decodes will have taken in step `tick` beyond those they have, less
+        freed ones."""
+        return 0
 
     def settle(self, request: Request, computed: int, in_step: int = 0) -> None:
         """Complete the block table of a request that has decoded up to `computed` tokens.

@@ -98,10 +98,13 @@ class Scheduler(StepProgress):
                 self._rest()
                 return None
             blocks = decoding.crossings[tick % self._block_size]
-            if decodes <= self._decode_tokens and blocks <= self.kv.pool.num_free:
+            if decodes <= self._decode_tokens and blocks * self._per_crossing <= self.kv.pool.num_free:
                 if self._cadence is not None:
                     self._cadence.crowded = False
-                self._owed_blocks = blocks
+                if self._grouped:
+                    self._take_planned()
+                else:
+                    self._owed_blocks = blocks
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1
                 constrained, shared = decoding.constrained, self.kv.pool.shared_uses * self._block_size
@@ -121,7 +124,8 @@ class Scheduler(StepProgress):
         step = Step(_NO_FEATURES, prefills)
         if self._cache_order is not None:
             self._cache_order.scanned_requests = 0
-        self._running.resolved = self.resolved
+        self._running.resolved = self.kv.resolved = self.resolved
+        self._steps_taken = 1
         self._former.fill(step, prefills, self, self.tick, now_ns)
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
@@ -144,6 +148,11 @@ class Scheduler(StepProgress):
         if self._further:
             features.further = computed(self._further, step, self)
         return step
+
+    def _take_planned(self) -> None:
+        """Take and free the blocks of the decodes of the planned step."""
+        self.kv.resolved, self._steps_taken = self.resolved, 1
+        self.kv.plan_step(self._decoding, self.tick, (), self.resolved < self.tick)
 
     def _plan_anew(self, empty: Step, now_ns: int) -> Step | None:
         """Plan again at once when a step preempted requests and computes nothing."""
@@ -177,8 +186,8 @@ class Scheduler(StepProgress):
                 return 1  # the next step may find fewer: one of them may be loading now
             if self._num_waiting and self._room_to_admit():
                 return 1  # the source's offer to the head of the queue may change with time
-        if self._admission_may_change():
-            return 1
+        if self._admission_may_change() or (self._grouped and self._num_waiting and self._room_to_admit()):
+            return 1  # with groups, blocks that leave windows may let a request in
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
         if tick < self._former.opens_tick < tick + steps and (self._num_waiting or self._former.held):
@@ -191,7 +200,7 @@ class Scheduler(StepProgress):
             if self._former.admits_first and decoding.crossings[tick % self._block_size]:
                 return 1  # it was checked before this step's decodes took blocks
             free = max(min(free, self.kv.pool.num_blank - self._owed_blocks), 0)
-        return 1 + decoding.steps_within(tick + 1, free, steps - 1)
+        return 1 + decoding.steps_within(tick + 1, free // self._per_crossing, steps - 1)
 
     def _admission_may_change(self) -> bool:
         """Whether the rule may admit a waiting request at the next step that it has just refused."""
@@ -223,16 +232,24 @@ class Scheduler(StepProgress):
         return budget_left and len(self.running) < self._max_num_seqs
 
     def blocks_in_use(self, steps: int = 1) -> int:
+        if self._grouped:
+            in_use = self.kv.pool.in_use
+            return in_use + (self.kv.growth(self._decoding, self.tick + steps - 1) if steps > 1 else 0)
         more = self._decoding.blocks_for(self.tick + 1, steps - 1) if steps > 1 else 0
         return self.kv.pool.in_use + self._owed_blocks + more
 
     def decode_blocks(self, tick: int, steps: int) -> int:
         """Blocks that its present decodes take in some steps from `tick` on."""
+        if self._grouped:
+            return self.kv.growth(self._decoding, tick + steps - 1)
         return self._decoding.blocks_for(tick, steps)
 
     def take_blocks(self, steps: int) -> None:
         if self._evicts_ahead:
             self.kv.foresee_decodes(self._decoding, self.tick, steps)
+        if self._grouped:
+            self._take_by_groups(steps)
+            return
         blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
         if blocks:
             self.kv.pool.reserve(blocks)
@@ -243,6 +260,9 @@ class Scheduler(StepProgress):
         self._owed_blocks = min(self._owed_blocks, 0)
 
     def plan_alike(self) -> None:
+        if self._grouped:
+            self._take_planned()
+            return
         self._owed_blocks += self._decoding.crossings[self.tick % self._block_size]
 
     def __repr__(self) -> str:
@@ -285,8 +305,7 @@ class Scheduler(StepProgress):
         if not (watermark or self._whole_prompt):
             return True
         if self._whole_prompt:
-            missing = request.num_tokens - (len(shared) + own) * self._block_size
-            new_tokens = max(new_tokens, missing)
+            return self.kv.fits_whole(request, shared, own, new_tokens, watermark)
         return self.kv.can_admit(request, shared, own, new_tokens, watermark)
 
     def _arrived_fits(self, request: Request, new_tokens: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from blis_py.core._caches import room_tokens
 from blis_py.core.batch_former import Running
 from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
@@ -60,7 +61,7 @@ class StepProgress(StepScheduler):
         if check:
             check_scheduler_config(config)
         # A sequence cannot be longer than the pool, or it could never finish.
-        room = config.num_kv_blocks * config.block_size + 1
+        room = room_tokens(config) + 1
         super().__init__(config, counters or Counters(), min(config.max_model_len, room), source)
         self._decoding = DecodeSet(config.block_size, track_longest)
         self._bursts = None if emission is None else Bursts(emission, config, self._max_tokens)
@@ -78,6 +79,11 @@ class StepProgress(StepScheduler):
         self._evicts_ahead = self.kv.evicts_ahead
         self._unsettled = 0
         """Requests that end with a step whose outcome is not known yet."""
+        self._grouped, self._per_crossing = self.kv.grouped, self.kv.per_crossing
+        if self._grouped:
+            self._decoding.know_members()
+        self._steps_taken = 0
+        """With groups of layers: identical steps whose blocks have been taken, the planned one included."""
         self._owed_blocks = 0
         """Blocks the decodes of the planned step need and that are not reserved yet; negative if reserved
         ahead."""
@@ -106,7 +112,10 @@ class StepProgress(StepScheduler):
         if self._evicts_ahead:
             self.kv.foresee_decodes(decoding, tick, steps)
         blocks = self._owed_blocks
-        if steps > 1:
+        if self._grouped:
+            self._take_by_groups(steps)
+            self._steps_taken = 0
+        elif steps > 1:
             blocks += decoding.blocks_for(tick + 1, steps - 1)
         if blocks > 0:
             pool.reserve(blocks)
@@ -119,6 +128,15 @@ class StepProgress(StepScheduler):
         if finishing and finishing[0][0] <= tick:
             self._advance_decodes(step, tick)
         self._unsettled += len(step.ending)
+
+    def _take_by_groups(self, steps: int) -> None:
+        """Take and free the blocks of so many steps, the planned one included, as far as that is not done."""
+        pool, now = self.kv.pool, self.kv.pool.tick
+        for ahead in range(max(self._steps_taken, 1), steps):
+            pool.tick = self.tick + ahead
+            self.kv.plan_step(self._decoding, self.tick + ahead, (), self._async)
+        pool.tick = now
+        self._steps_taken = max(self._steps_taken, steps)
 
     def _advance_prefills(self, step: Step, tick: int) -> None:
         """Start decoding for requests whose whole prompt is in the cache, if they have more to emit."""
@@ -318,15 +336,13 @@ class StepProgress(StepScheduler):
         """
         for request in self.running:
             self.settle(request)
-        held = [block for request in self.running for block in request.block_table]
+        held = [block for request in self.running for block in self.kv.held_blocks(request)]
         assert not self.kv.pool.num_reserved, "blocks were taken for no request"
         for request in self.running:
-            expected, holds = self.kv.blocks_of(request.computed), len(request.block_table)
-            wrong = f"{request!r} holds a wrong number of blocks"
-            assert holds == expected or (request.bursts is not None and holds > expected), wrong
+            assert self.kv.holds_enough(request), f"{request!r} holds a wrong number of blocks"
         if self.loads is not None:
             held += self.loads.check_blocks()
-        held += [block for request in self.holding for block in request.block_table]
+        held += [block for request in self.holding for block in self.kv.held_blocks(request)]
         self.kv.pool.check(held)
 
     # -- supplied by the kind of request ----------------------------------------------------------

@@ -16,6 +16,7 @@ from blis_py.errors import InputError
 from blis_py.hardware.gpu import GIB, GpuSpec
 from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
+from blis_py.models.kv_pages import KVPages
 from blis_py.models.layer_groups import layer_groups
 from blis_py.models.model_shape import ModelShape
 
@@ -48,6 +49,8 @@ class KvCapacity(NamedTuple):
     """Keys and values of one block on one rank."""
     blocks: int
     """Zero or negative if the model does not fit."""
+    groups: int = 1
+    """Groups of layers with blocks of their own in the pool."""
     sequences: int | None = None
     """Sequences for whose states of linear attention there is memory; None = they have none."""
 
@@ -58,7 +61,8 @@ class KvCapacity(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        return self.blocks * self.block_size
+        """Tokens that the pool holds, as vLLM counts them: each in a block of every group."""
+        return self.blocks // self.groups * self.block_size
 
     def describe(self) -> str:
         """A one-line summary for a report."""
@@ -69,8 +73,9 @@ class KvCapacity(NamedTuple):
         if self.activation_basis:
             activations = f" ({self.activation_basis})"
         gib = [f"{part / GIB:.1f}" for part in (self.usable_bytes, self.weight_bytes, self.activation_bytes)]
+        shared = f", shared by {self.groups} groups of layers," if self.groups > 1 else ""
         return (
-            f"KV capacity: {self.blocks:,} blocks of {self.block_size} = {self.tokens:,} tokens "
+            f"KV capacity: {self.blocks:,} blocks of {self.block_size}{shared} = {self.tokens:,} tokens "
             f"({self.model} on {self.gpu} TP{self.tp}, per GPU {gib[0]} GiB usable{memory} "
             f"- {gib[1]} weights - {gib[2]} activations{activations} "
             f"- {self.overhead_bytes / GIB:.2f} overhead "
@@ -91,6 +96,7 @@ class _Plan(NamedTuple):
     overheads: MemoryOverheads
     layout: Layout
     states: int | None
+    pages: KVPages | None
 
 
 def kv_capacity(
@@ -105,6 +111,7 @@ def kv_capacity(
     overheads: MemoryOverheads = BLIS_OVERHEADS,
     layout: Layout | None = None,
     states: int | None = None,
+    pages: KVPages | None = None,
 ) -> KvCapacity:
     """KV blocks of one instance of `tp` GPUs.
 
@@ -113,6 +120,7 @@ def kv_capacity(
         overheads: the engine's memory beyond weights and KV.
         layout: division of the `tp` GPUs, if it is not tensor parallelism alone.
         states: sequences with a state of linear attention; None = the engine's share of the pool.
+        pages: groups of layers that share the pool; None = one group, and windows set aside in advance.
 
     Raises:
         InputError: `tp` does not divide the model, a setting is out of range, or the model does not fit (the
@@ -128,7 +136,8 @@ def kv_capacity(
             "not a fraction", key="--gpu-memory-utilization", value=gpu_memory_utilization, fix=fix
         )
     tokens, seqs = max_num_batched_tokens, max_num_seqs
-    plan = _Plan(shape, gpu, tp, block_size, gpu_memory_utilization, tokens, seqs, overheads, layout, states)
+    limits = (gpu_memory_utilization, tokens, seqs)
+    plan = _Plan(shape, gpu, tp, block_size, *limits, overheads, layout, states, pages)
     capacity = _budget(plan)
     if not _holds(capacity, 1):
         raise _does_not_fit(plan, capacity)
@@ -251,7 +260,7 @@ def _divides(shape: ModelShape, tp: int) -> bool:
 
 
 def _budget(plan: _Plan) -> KvCapacity:
-    shape, gpu, tp, block_size, utilization, tokens, seqs, overheads, layout, _ = plan
+    shape, gpu, tp, block_size, utilization, tokens, seqs, overheads, layout, _, pages = plan
     memory_bytes, basis = gpu.memory_bytes, ""
     if overheads.visible_memory:
         memory_bytes = gpu.visible_memory_bytes
@@ -267,11 +276,13 @@ def _budget(plan: _Plan) -> KvCapacity:
         memory_bytes, overhead, basis = int(memory_bytes - overhead), 0.0, "free before loading"
     usable = memory_bytes * utilization
     block_bytes = int(_token_bytes(shape, layout, overheads) * block_size)
+    if pages is not None:
+        block_bytes = pages.block_bytes(block_size)
     kv_bytes = usable - weights - activations.bytes - overhead
     if overheads.share_of_free:
         free = memory_bytes - weights - activations.bytes - overhead
         usable, kv_bytes = free * utilization + (memory_bytes - free), free * utilization
-    held = _held(plan, kv_bytes)
+    held = _held(plan, kv_bytes) if pages is None else _Held(0.0, None)
     kv_bytes -= held.bytes
     blocks = int(kv_bytes // block_bytes)
     return KvCapacity(
@@ -289,6 +300,7 @@ def _budget(plan: _Plan) -> KvCapacity:
         overhead_bytes=int(overhead + held.bytes),
         block_bytes=block_bytes,
         blocks=blocks,
+        groups=1 if pages is None else len(pages.groups),
         sequences=held.sequences,
     )
 

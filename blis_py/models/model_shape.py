@@ -102,6 +102,8 @@ class ModelShape:
     """Attention window of the windowed layers in tokens, 0 = none. Operators and the KV pools of most engines
     heed it; where time and KV capacity treat every layer as full attention, a note states it."""
     windowed_layers: int = 0
+    chunked_windows: bool = False
+    """Whether these attend to the present chunk of so many tokens, not to the last ones."""
     latent: LatentAttention | None = None
     """Multi-head latent attention, instead of grouped queries."""
     linear: LinearAttention | None = None
@@ -440,6 +442,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         weights=stored.weights,
         sliding_window=window if windowed else 0,
         windowed_layers=windowed,
+        chunked_windows=windowed > 0 and not config.count("sliding_window", default=0, least=0),
         latent=latent,
         linear=linear,
         compressed=compressed,

@@ -32,6 +32,7 @@ EVERY_STEP = (
     "core.kv_source",
     "core.kv_loads",
     "core.hash_kv",
+    "core.grouped_kv",
     "core.step",
     "core._fifo",
     "core.deadlines",

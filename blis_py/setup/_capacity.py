@@ -8,8 +8,9 @@ from blis_py.config.derived import LaunchedEngine, settings_of, state_copies
 from blis_py.config.engine import load_engine
 from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.kv_groups import admitted_tokens, longest_that_fits
 from blis_py.errors import InputError
-from blis_py.hardware.capacity import KvCapacity, check_tp, default_max_model_len, kv_capacity
+from blis_py.hardware.capacity import KvCapacity, check_tp, kv_capacity
 from blis_py.hardware.gpu import GpuSpec
 from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import (
@@ -20,8 +21,15 @@ from blis_py.hardware.memory_overheads import (
     UNCERTAIN_POOLS,
     MemoryOverheads,
 )
+from blis_py.models.kv_pages import KVPages, kv_pages
 from blis_py.models.model_shape import ModelShape
 from blis_py.setup.demand import Demand
+
+_COMPARED = (0, 15)
+"""First release of vLLM whose groups were compared."""
+_MORE_PADDING = (0, 18)
+"""First release of vLLM whose groups may be as large as kinds with up to half as many layers again."""
+_LESS_PADDING, _PADDING = 1.25, 1.5
 
 
 def layout_of(config: RunConfig) -> Layout:
@@ -29,11 +37,16 @@ def layout_of(config: RunConfig) -> Layout:
     return Layout(config.tp, config.attention_dp, config.ep, config.redundant_experts)
 
 
-def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int, int | None]:
+def capacity(
+    config: RunConfig, shape: ModelShape, gpu: GpuSpec, pages: KVPages | None = None
+) -> tuple[str, int, int | None]:
     """A one-line description of the KV capacity, the blocks of one instance, and the requests that may run.
 
     These are of a replica, as its memory for states permits; None = any number, also where the KV blocks are
     given.
+
+    Args:
+        pages: groups of layers that share the blocks, if there are several.
 
     Raises:
         InputError: the model does not fit, or the parallelism does not divide it.
@@ -54,6 +67,7 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
             max_num_seqs=settings.max_num_seqs,
             overheads=_overheads(config),
             layout=layout,
+            pages=pages,
         )
     except InputError:
         if given is None:
@@ -69,16 +83,42 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
                 _running(config, computed),
             )
         fits = f"by its memory {computed.blocks:,}"
+    groups = 1 if pages is None else len(pages.groups)
     line = (
-        f"KV capacity: {given:,} blocks of {settings.block_size} = {given * settings.block_size:,} tokens "
+        f"KV capacity: {given:,} blocks of {settings.block_size} = "
+        f"{given // groups * settings.block_size:,} tokens "
         f"(as given; {fits}: {shape.name} on {gpu.name} TP{config.tp})"
     )
     return line, given, None
 
 
+def grouped_layers(config: RunConfig, shape: ModelShape) -> KVPages | None:
+    """Groups of layers that share the pool block by block, as vLLM's hybrid KV cache manager has them; None =
+    one group."""
+    settings = config.scheduler
+    hashed = settings.prefix_cache in ("hash", "none") and settings.batch_former == "running-first"
+    if config.memory != "vllm" or not (settings.hybrid_kv_cache and hashed):
+        return None
+    release = load_engine(config.engine).release
+    if release < _COMPARED:
+        return None
+    padding = _PADDING if release >= _MORE_PADDING else _LESS_PADDING
+    return kv_pages(shape, layout_of(config).attention_tp, padding)
+
+
+def _room_tokens(config: RunConfig, pages: KVPages | None, num_kv_blocks: int) -> int:
+    """Tokens of the longest sequence that a replica's blocks hold."""
+    settings = config.scheduler
+    if pages is None:
+        return num_kv_blocks * settings.block_size
+    return longest_that_fits(pages.groups, num_kv_blocks, settings.block_size, admitted_tokens(settings))
+
+
 def _overheads(config: RunConfig) -> MemoryOverheads:
     """The engine's memory beyond weights and KV, by its release."""
     overheads = OVERHEADS[config.memory]
+    if config.memory == "vllm" and not config.scheduler.hybrid_kv_cache:
+        overheads = replace(overheads, windows_apart=False)
     return replace(overheads, graph_gib=_graph_gib(config)) if _counts_graphs(config) else overheads
 
 
@@ -125,7 +165,8 @@ def kv_type_notes(
     permits = in_flight / instances
     each = table.prompt_tokens.mean() + table.output_tokens.mean() / 2
     held_tokens = min(permits, scheduler.max_num_seqs) * each
-    room = scheduler.num_kv_blocks * scheduler.block_size
+    groups = max(len(scheduler.kv_groups), 1)
+    room = scheduler.num_kv_blocks // groups * scheduler.block_size
     narrow = shape.kv_dtype_bytes == 1
     other, name, otherwise = (room / 2, "8", "16") if narrow else (room * 2, "16", "8")
     if (held_tokens <= room) == (held_tokens <= other):
@@ -136,18 +177,21 @@ def kv_type_notes(
     ]
 
 
-def longest_sequence(config: RunConfig, shape: ModelShape, num_kv_blocks: int) -> tuple[int, list[str]]:
+def longest_sequence(
+    config: RunConfig, shape: ModelShape, num_kv_blocks: int, pages: KVPages | None = None
+) -> tuple[int, list[str]]:
     """The maximum sequence length in tokens, and notes on it.
+
+    Args:
+        pages: as for `capacity`.
 
     Raises:
         InputError: a configured length exceeds the KV cache.
     """
-    settings = config.scheduler
-    given = settings.max_model_len
+    given = config.scheduler.max_model_len
+    room = _room_tokens(config, pages, num_kv_blocks // config.attention_dp)
     if given is None:
-        return default_max_model_len(shape, num_kv_blocks // config.attention_dp, settings.block_size), []
-    num_kv_blocks //= config.attention_dp
-    room = num_kv_blocks * settings.block_size
+        return min(shape.max_position_embeddings, room), []
     if given > room:
         raise InputError(
             f"is more than the {room:,} tokens the KV cache holds",

@@ -8,8 +8,9 @@ from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
+from blis_py.models.kv_pages import KVPages
 from blis_py.models.model_shape import ModelShape, config_name, load_model, with_kv_dtype
-from blis_py.setup._capacity import capacity
+from blis_py.setup._capacity import capacity, grouped_layers
 
 if TYPE_CHECKING:
     from blis_py.latency.fitted_profile import FittedProfile
@@ -29,6 +30,8 @@ class Deployment(NamedTuple):
     """KV blocks of one instance."""
     sequences: int | None
     """Sequences for whose states of linear attention a replica has memory; None = any number."""
+    pages: KVPages | None = None
+    """Groups of layers that share the KV blocks; None = one group."""
 
     @property
     def max_num_seqs(self) -> int:
@@ -48,8 +51,11 @@ class Deployment(NamedTuple):
         ]
 
 
-def deployed(config: RunConfig) -> Deployment:
+def deployed(config: RunConfig, hands_over: bool = False) -> Deployment:
     """Resolve model, GPU and KV capacity.
+
+    Args:
+        hands_over: whether its KV goes to other instances, or comes from them, in one table of blocks.
 
     Raises:
         InputError: there is no such model or GPU, the model is not priced, or it does not fit.
@@ -67,12 +73,13 @@ def deployed(config: RunConfig) -> Deployment:
         gpu = load_gpu(config.gpu)
         if config.link_gbps is not None:
             gpu = gpu.linked_at(config.link_gbps)
+    pages = None if hands_over else grouped_layers(config, shape)
     if gpu is not None:
-        line, blocks, sequences = capacity(config, shape, gpu)
+        line, blocks, sequences = capacity(config, shape, gpu, pages)
     check_count(
         blocks, least=1, most=MAX_KV_BLOCKS, key="KV blocks of an instance", fix="use fewer or larger blocks"
     )
-    return Deployment(config, shape, gpu, profile, line, blocks, sequences)
+    return Deployment(config, shape, gpu, profile, line, blocks, sequences, pages)
 
 
 def _model_name(config: RunConfig) -> str:

@@ -19,6 +19,7 @@ from blis_py.hardware.capacity import rank_block_bytes
 from blis_py.latency.base import LatencyModel, unbounded
 from blis_py.latency.datasheet_bound import bound_notes
 from blis_py.latency.notes import link_notes, model_notes
+from blis_py.models.kv_pages import KVPages
 from blis_py.setup import kinds
 from blis_py.setup._capacity import layout_of
 from blis_py.setup._weights import capacity_of
@@ -42,14 +43,17 @@ def _faster_than_hardware(
     return bound_notes(latency, served.shape, served.gpu, served.config.tp, prompt_tokens, budget_tokens)
 
 
-def deployed_pool(pool: PoolSection, config: RunConfig) -> Deployment:
+def deployed_pool(pool: PoolSection, config: RunConfig, hands_over: bool) -> Deployment:
     """Resolve model, GPU and KV capacity of a pool.
+
+    Args:
+        hands_over: as for `deployed`.
 
     Raises:
         InputError: as `deployed`, by the key of the pool where it overrides the setting.
     """
     try:
-        return deployed(config)
+        return deployed(config, hands_over)
     except InputError as error:
         name = (error.key or "").removeprefix("--").replace("-", "_")
         if name in pool.overrides():
@@ -89,6 +93,7 @@ class PoolSetup:
             max_model_len,
             config.attention_dp,
             config.attention_dp_timeout_iters,
+            served.pages,
         )
         scheduler = kinds.scheduler(demand, config, scheduler)
         latency, host_notes = step_times(served, demand.table, scheduler, not demand.kinds)
@@ -206,17 +211,21 @@ def _scheduler(
     max_model_len: int,
     replicas: int,
     balance_steps: int,
+    pages: KVPages | None,
 ) -> SchedulerConfig:
     """
     Args:
         max_num_seqs: of a replica.
         replicas: of attention, each with the limits of `settings`.
         balance_steps: most steps that prompts wait for one on every replica.
+        pages: groups of layers that share the KV blocks, if there are several.
     """
     kind = extended(SchedulerConfig)
     own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
     resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
     resolved["max_num_seqs"] = max_num_seqs * replicas
+    if pages is not None:
+        resolved["kv_groups"] = pages.groups
     if replicas > 1:
         resolved["max_num_batched_tokens"] = settings.max_num_batched_tokens * replicas
         resolved |= {"ranks": replicas, "rank_balance_steps": balance_steps}

@@ -85,10 +85,11 @@ class Setup:
             config = replace(config, seed=DEFAULT_SEED)
         targets = stated_targets(config)
         disaggregation(config)  # refuses names that lead nowhere
-        served = [(pool, deployed_pool(pool, own)) for pool, own in pool_configs(config)]
+        apart = config.is_disaggregated
+        served = [(pool, deployed_pool(pool, own, apart)) for pool, own in pool_configs(config)]
         deployments = [one for _, one in served]
         config = _with_model(config, deployments)
-        sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for one in deployments]
+        sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks, one.pages) for one in deployments]
         requested = demand_of(config)
         _refuse_handover(config, requested)
         if config.horizon is None and requested.horizon_ns is not None:

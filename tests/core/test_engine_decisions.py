@@ -18,7 +18,7 @@ from benchmarks.engines.vllm import VLLM
 
 FOLDER = Path(__file__).with_name("engine_decisions")
 RELEASES = [f"vllm-{release}" for release in VLLM.recorded]
-NEEDS_AN_OUTCOME = {"blocks_await_outcome", "preemption_skips_next"}
+NEEDS_AN_OUTCOME = {"blocks_await_outcome", "preemption_skips_next", "windows_await_outcome"}
 """Without steps in flight every outcome is known, and every running request computes something."""
 NEEDS_AN_INTERVAL = {"prefill_interval_needs_ranks", "prefill_interval_holds_last_tokens"}
 """Decides what `prefill_schedule_interval` does, which these releases do not have."""
@@ -32,16 +32,19 @@ computed again; only a chunk of its prompt would show it."""
 RARE = {"preemption_skips_next"}
 SELDOM = {"padding_must_fit"}
 """Among thousands of scenarios none was found that shows it in this release."""
+NEEDS_WHOLE_PROMPTS = {"windows_cap_prompts"}
+"""Decides what `scheduler_reserve_full_isl` does, which 0.15 does not have; with steps in flight seldom
+shown."""
 NEEDS_LOADS = {"loads_spare_prompts"}
 """Decides which requests take blocks for KV from elsewhere; no scenario has any."""
 SYNCHRONOUS = NEEDS_AN_OUTCOME | NEEDS_GROWTH
 NOT_SHOWN = {
-    ("vllm-0.15", False): SYNCHRONOUS | NEEDS_AN_INTERVAL | NEEDS_PADDING,
-    ("vllm-0.15", True): NEEDS_AN_INTERVAL | ALREADY | NEEDS_PADDING,
+    ("vllm-0.15", False): SYNCHRONOUS | NEEDS_AN_INTERVAL | NEEDS_PADDING | NEEDS_WHOLE_PROMPTS,
+    ("vllm-0.15", True): NEEDS_AN_INTERVAL | ALREADY | NEEDS_PADDING | NEEDS_WHOLE_PROMPTS,
     ("vllm-0.24", False): SYNCHRONOUS | NEEDS_PADDING,
-    ("vllm-0.24", True): ALREADY | NEEDS_PADDING,
+    ("vllm-0.24", True): ALREADY | NEEDS_PADDING | NEEDS_WHOLE_PROMPTS,
     ("vllm-0.29", False): SYNCHRONOUS | SELDOM,
-    ("vllm-0.29", True): ALREADY | SELDOM,
+    ("vllm-0.29", True): ALREADY | SELDOM | NEEDS_WHOLE_PROMPTS,
     ("vllm-0.33", False): SYNCHRONOUS | SELDOM,
     ("vllm-0.33", True): ALREADY | SELDOM,
 }
@@ -56,7 +59,7 @@ def recorded(release: str) -> list[Decision]:
 def test_every_release_has_decisions_of_both_loops_in_little_space() -> None:
     files = sorted(FOLDER.iterdir())
     assert sorted(path.stem for path in files) == sorted(RELEASES)
-    assert sum(path.stat().st_size for path in files) < 350_000
+    assert sum(path.stat().st_size for path in files) < 420_000
     for release in RELEASES:
         assert {decision.scenario["async_scheduling"] for decision in recorded(release)} == {False, True}
 

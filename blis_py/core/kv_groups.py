@@ -1,0 +1,118 @@
+"""Groups of layers that share one pool of KV blocks, and what a sequence holds in each.
+
+Every group has a block table of its own; a block of any of them is a block of the pool. Layers of one group
+keep the same tokens: all, those of a window, those of a chunk, or a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+FULL: Final = "full"
+WINDOW: Final = "window"
+CHUNKED: Final = "chunked"
+STATE: Final = "state"
+_NO_LIMIT: Final = 1 << 40
+"""More tokens than any sequence has."""
+
+
+class KVGroup(NamedTuple):
+    """A group of alike layers.
+
+    Attributes:
+        kind: `full` (all tokens are kept), `window` (the last ones), `chunked` (those of the present chunk),
+            or `state` (one block, whatever the length).
+        tokens: of the window, or of a chunk.
+    """
+
+    kind: str
+    tokens: int = 0
+
+    def skipped_tokens(self, computed: int) -> int:
+        """Leading tokens that the next one does not attend to, of `computed` ones."""
+        if self.kind == WINDOW:
+            return max(0, computed - self.tokens + 1)
+        if self.kind == CHUNKED:
+            return computed // self.tokens * self.tokens
+        return 0
+
+    def blocks_of(self, tokens: int, block_size: int) -> int:
+        """Blocks that this many tokens fill or begin, if none is dropped."""
+        return 1 if self.kind == STATE else -(-tokens // block_size)
+
+    def most_blocks(self, flight_tokens: int, max_model_len: int, block_size: int) -> int:
+        """Most blocks that a request holds at once; 0 = no limit but its length.
+
+        Args:
+            flight_tokens: most tokens of steps whose outcome is not known, the one being planned included.
+        """
+        if self.kind == WINDOW:
+            # The window may begin inside a block.
+            return -(-min(self.tokens - 1 + flight_tokens, max_model_len) // block_size) + 1
+        if self.kind == CHUNKED:
+            return -(-min(self.tokens + flight_tokens, max_model_len) // block_size)
+        return 0
+
+    def hit_blocks(self, block_size: int) -> int:
+        """Blocks at the end of a prefix of which a window makes use."""
+        return -(-(self.tokens - 1) // block_size)
+
+
+class FlightSettings(Protocol):
+    """Settings that decide what a window holds besides itself."""
+
+    @property
+    def max_num_batched_tokens(self) -> int: ...
+
+    @property
+    def async_scheduling(self) -> bool: ...
+
+    @property
+    def windows_await_outcome(self) -> bool: ...
+
+    @property
+    def windows_cap_prompts(self) -> bool: ...
+
+    @property
+    def scheduler_reserve_full_isl(self) -> bool: ...
+
+
+def flight_tokens(settings: FlightSettings) -> int:
+    """Most tokens of steps whose outcome is not known, the one being planned included, as far as windows keep
+    them."""
+    steps = 2 if settings.windows_await_outcome and settings.async_scheduling else 1
+    return steps * settings.max_num_batched_tokens
+
+
+def admitted_tokens(settings: FlightSettings) -> int:
+    """The same for the longest admitted sequence; no limit where windows count with a whole prompt."""
+    if settings.scheduler_reserve_full_isl and not settings.windows_cap_prompts:
+        return _NO_LIMIT
+    return flight_tokens(settings)
+
+
+def longest_that_fits(groups: Sequence[KVGroup], blocks: int, block_size: int, flight_tokens: int) -> int:
+    """Tokens of the longest sequence that the pool can hold."""
+
+    def needed(tokens: int) -> int:
+        total = 0
+        for group in groups:
+            own, most = (
+                group.blocks_of(tokens, block_size),
+                group.most_blocks(flight_tokens, tokens, block_size),
+            )
+            total += min(own, most) if most else own
+        return total
+
+    low, high = 0, blocks * block_size
+    if needed(high) <= blocks:
+        # Without full attention a sequence of any length fits.
+        return high if any(group.kind == FULL for group in groups) else _NO_LIMIT
+    while low < high:
+        middle = (low + high + 1) // 2
+        if needed(middle) <= blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low
