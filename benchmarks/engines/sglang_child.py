@@ -45,8 +45,12 @@ REAL = tuple(
 """Modules of SGLang that run as they are."""
 _ALLOCATORS = "sglang.srt.mem_cache.allocator"
 """A module, or a folder of those above."""
-_RESULTS = "sglang.srt.managers.scheduler_output_processor_mixin"
-"""Where the scheduler itself processes results."""
+_KEPT = (
+    "sglang.srt.managers.scheduler_output_processor_mixin",
+    "sglang.srt.mem_cache.session_radix_cache",
+)
+"""Modules of mixins that are used as they are: where the scheduler itself processes results, and the tree
+keeps sessions."""
 ABSENT = frozenset(
     (
         *("orjson", "msgspec", "setproctitle", "einops", "requests", "pybase64", "torchvision", "aiohttp"),
@@ -60,9 +64,9 @@ ABSENT = frozenset(
 def main() -> None:
     """Serve scenarios until stdin ends."""
     root, max_bytes = Path(sys.argv[1]), int(sys.argv[2])
-    parts = {**plain_mixins(root, _MIXED, _RESULTS), **PARTS}
+    parts = {**plain_mixins(root, _MIXED, _KEPT), **PARTS}
     single = (root / f"{_ALLOCATORS.replace('.', '/')}.py").exists()
-    real = (*REAL, _RESULTS, *([_ALLOCATORS] if single else []))
+    real = (*REAL, *_KEPT, *([_ALLOCATORS] if single else []))
     import torch
 
     torch.set_num_threads(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from array import array
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,8 +54,18 @@ _Sampling = _module("sampling.sampling_params").SamplingParams
 _Scheduler: Any = _scheduler.Scheduler
 _FORESEES_ENDS = "_reqs_finishing_inflight" in vars(_scheduler.Scheduler)
 _RETURNS_PLANS = hasattr(_batches, "NextBatchPlan")
+_trees = Path(_module("mem_cache.base_prefix_cache").__file__).with_name("registry.py")
+_IS_UNIFIED = _RETURNS_PLANS and "ENABLE_UNIFIED_RADIX_TREE.get()" not in _trees.read_text(encoding="utf-8")
+"""Whether the unified tree is the default, and not a choice."""
 if _results is not None:
     _results.get_server_return_hidden_states_mode = lambda *args: HiddenMode.NULL
+
+
+_paged.tl = Section(core=Section(TRITON_MAX_TENSOR_NUMEL=1))
+
+
+def _no() -> bool:
+    return False
 
 
 class _Kernel:
@@ -123,7 +134,8 @@ class _Rows:
 
 
 def _kv_of(request: Any) -> Any:
-    return getattr(request, "kv", request)
+    own = getattr(request, "kv", None)
+    return own if hasattr(own, "req_pool_idx") else request
 
 
 class Server(_Scheduler):  # type: ignore[misc]
@@ -137,18 +149,11 @@ class Server(_Scheduler):  # type: ignore[misc]
     is_hybrid_swa = require_mlp_sync = enable_dynamic_chunking = is_mixed_chunk = False
     enable_unified_cache_external_linker = enable_unified_memory = False
     max_prefill_bs = priority_scheduling_preemption_threshold = forward_ct = processed_tokens_counter = 0
-    pp_size, tp_size, grammar_queue, dllm_staging_reqs, send_to_tokenizer, stream_output = (
-        1,
-        1,
-        (),
-        (),
-        Silent(),
-        Zero(),
-    )
+    pp_size, tp_size, grammar_queue, send_to_tokenizer, stream_output = 1, 1, (), Silent(), Zero()
     num_generated_tokens = num_retracted_reqs = spec_num_forward_ct = 0
     attn_tp_rank = forward_ct_decode = 0
     decode_mem_cache_buf_multiplier = 1
-    schedule_enhancer = None
+    schedule_enhancer, dllm_staging_reqs = None, Section(non_empty=_no, empty=lambda: True)
     enable_metrics = enable_priority_scheduling = try_preemption = is_hybrid_ssm = False
     log_batch_result_stats = log_prefill_stats = log_decode_stats = report_prefill_stats = (
         report_decode_stats
@@ -223,7 +228,7 @@ class Server(_Scheduler):  # type: ignore[misc]
         chunks = None if caching else _module("mem_cache.chunk_cache")
         if chunks is not None:
             return chunks.ChunkCache(parameters)
-        if _RETURNS_PLANS:
+        if _IS_UNIFIED:
             full = _module("mem_cache.unified_cache.components").ComponentType.FULL
             parameters.tree_components, parameters.tree_core_backend = (full,), "python"
             return _module("mem_cache.unified_radix_cache").UnifiedRadixCache(parameters)
@@ -253,8 +258,10 @@ class Server(_Scheduler):  # type: ignore[misc]
         self.retracted.append(req.rid)
         self.waiting_queue.append(req)
 
-    def maybe_prepare_mlp_sync_batch(self, batch: Any, need_sync: bool = False) -> Any:
+    def maybe_prepare_mlp_sync_batch(self, batch: Any, **given: Any) -> Any:
         return batch
+
+    maybe_prepare_mlp_sync_batch_and_log_stats = maybe_prepare_mlp_sync_batch
 
     def _maybe_prepare_ngram_embedding(self, batch: Any) -> Any:
         return batch

@@ -162,7 +162,12 @@ _CONTEXT = {
     "schedule": Section(schedule_policy="fcfs", schedule_conservativeness=1.0),
     "parallel": PARALLEL,
     "memory": Section(radix_eviction_policy="lru"),
-    "exec": Section(features=Section(), deterministic=Section(), mamba=Section()),
+    "exec": Section(
+        kernel=Section(attention_backend="torch_native"),
+        features=Section(),
+        deterministic=Section(),
+        mamba=Section(),
+    ),
     "disagg": Section(disaggregation_mode="null"),
     **{name: Section() for name in ("spec", "device", "serving", "model", "observability")},
 }
@@ -193,6 +198,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "sglang.srt.runtime_context": {
         **{f"get_{name}": (lambda section=section: section) for name, section in _CONTEXT.items()},
         "attention_backends": lambda: ("torch_native", "torch_native"),
+        "get_server_args": lambda: ARGUMENTS,
     },
     "sglang.srt.platforms": {"current_platform": _PLATFORM},
     "sglang.srt.mem_cache.allocator.page_interleave": {"page_interleave_shard_size": lambda allocator: 1},
@@ -208,17 +214,17 @@ PARTS: dict[str, dict[str, Any]] = {
 """Attributes of stand-ins, by module."""
 
 
-def plain_mixins(root: Path, modules: tuple[str, ...], kept: str) -> dict[str, dict[str, Any]]:
+def plain_mixins(root: Path, modules: tuple[str, ...], kept: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Empty classes for the mixins that modules import, so that what they lack is missing.
 
     Args:
-        kept: module with a mixin that is used as it is.
+        kept: modules with mixins that are used as they are.
     """
     found: dict[str, dict[str, Any]] = {}
     for module in modules:
         path = root / f"{module.replace('.', '/')}.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module != kept:
+            if isinstance(node, ast.ImportFrom) and node.module and node.module not in kept:
                 for name in (alias.name for alias in node.names if alias.name.endswith("Mixin")):
                     found.setdefault(node.module, {})[name] = type(name, (), {})
     return found

@@ -75,7 +75,7 @@ class ShellVariables:
             if piece.quoted or piece.kind == "text":
                 begun, current = True, current + text
                 continue
-            parts = text.split()
+            parts = [text] if is_open(text) else text.split()  # what is not known has no words
             if text[:1].isspace() and begun:
                 fields.append(current)
                 current, begun = "", False
@@ -191,7 +191,8 @@ class ShellVariables:
 
     def number(self, text: str) -> int | None:
         """The value of an arithmetic expression; None if it cannot be computed."""
-        names = re.sub(r"\$\{?(\w+)\}?", r"\1", text)
+        names = re.sub(r"\$\{([^{}]+)\}", lambda found: self.variable(found[1]), text)
+        names = re.sub(r"\$(\w+)", r"\1", names)
         condition, chooses, sides = names.partition("?")
         if chooses:
             chosen = self.number(condition)

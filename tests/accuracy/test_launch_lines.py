@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,3 +86,49 @@ def test_the_release_is_read_from_the_script(engine: str) -> None:
             assert found.values["engine"] == f"{engine}-{release}"
             assert [found.values[key] for key in ("tp", "attention_dp", "ep")] == [8, ranks, 8]
             assert [*found.unknown, *found.unmodelled, *found.notes] == []
+
+
+def number(text: str) -> float | None:
+    found = re.fullmatch(r"(?:default \()?([\d.]+)\)?", text or "")
+    return float(found[1]) if found else None
+
+
+def said(point: Any) -> dict[str, Any]:
+    """What a row of the public tables says of its server, by configuration key."""
+    row, ranks = point.flags, point.attention_dp
+    divided = ranks if point.engine == "sglang" else 1
+    found = {
+        "scheduler.gpu_memory_utilization": number(row["mem_util"]),
+        "scheduler.max_num_batched_tokens": number(row["token_budget"]),
+        "scheduler.max_num_seqs": number(row["max_seqs"]),
+        "scheduler.receive_interval": number(row.get("scheduler_recv_interval", "")),
+        "kv_cache_dtype": "fp8" if row["kv_cache_dtype"].startswith("fp8") else None,
+    }
+    for key in ("scheduler.max_num_batched_tokens", "scheduler.max_num_seqs"):
+        found[key] = None if found[key] is None else found[key] // divided
+    if row["max_seqs"] == "CONC":
+        found["scheduler.max_num_seqs"] = max(point.concurrency // ranks, 1)
+    widths = {"tp": point.gpus, "attention_dp": ranks, "ep": point.ep}
+    return {**{key: value for key, value in found.items() if value is not None}, **widths}
+
+
+def test_rows_of_both_public_tables_come_out_as_they_say() -> None:
+    from point_sets import points_of
+
+    data = ROOT.parent / "shared" / "data"
+    if not (data / "silicon" / "server_flags.csv").exists():
+        pytest.skip("the tables of launch flags are not here")
+    seen: set[tuple[str, str]] = set()
+    engines: set[str] = set()
+    for point in points_of(data):
+        group = (point.source, point.flags.get("group", ""))
+        if point.refused or not point.drawn or not group[1] or group in seen:
+            continue
+        seen.add(group)
+        engines.add(point.engine)
+        row = point.launched(point.flags, point.gpus, point.attention_dp, point.ep)
+        launch, wanted = row.published(), said(point)
+        assert {key: launch.values.get(key) for key in wanted} == wanted, group
+        assert not launch.unknown, group
+    assert len(seen) > 100
+    assert engines == {"vllm", "sglang", "trtllm"}

@@ -296,3 +296,40 @@ backend:
     values = read(job, tmp_path).values
     assert (values["engine"], values["tp"], values["num_instances"]) == ("trtllm-1.2.0", 2, 2)
     assert values["scheduler.max_num_seqs"] == 64
+
+
+SET = """
+apiVersion: disaggregatedset.x-k8s.io/v1alpha1
+kind: DisaggregatedSet
+metadata: {name: wide}
+spec:
+  roles:
+  - name: prefill
+    replicas: 2
+    leaderWorkerTemplate: &template
+      size: 2
+      workerTemplate:
+        spec:
+          containers:
+          - name: vllm
+            image: vllm/vllm-openai:v0.19.0
+            command: [/bin/bash, -c]
+            args:
+            - |-
+              START=$(( ${LWS_WORKER_INDEX:-0} * LOCAL ))
+              exec vllm serve deepseek-ai/DeepSeek-R1-0528 --enable-expert-parallel -tp $TP_SIZE \\
+                -dp $((LWS_GROUP_SIZE * LOCAL)) --data-parallel-address ${LWS_LEADER_ADDRESS} \\
+                --data-parallel-start-rank $START --eplb-config '{"num_redundant_experts": "32"}' \\
+                # --max-num-seqs 9
+            env: [{name: LOCAL, value: "8"}, {name: TP_SIZE, value: "1"}]
+            resources: {limits: {nvidia.com/gpu: "8"}}
+  - {name: decode, replicas: 1, leaderWorkerTemplate: *template}
+"""
+
+
+def test_a_set_of_groups_of_pods_has_its_roles_and_the_variables_of_its_leaders(tmp_path: Path) -> None:
+    launch = read(SET, tmp_path)
+    assert pools(launch) == [("prefill", 2, 16, 16, 16), ("decode", 1, 16, 16, 16)]
+    assert [pool["redundant_experts"] for pool in launch.values["pools"]] == [32, 32]
+    assert not launch.unknown
+    assert not any("reserved" in note for note in launch.notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.launch.open_text import shown
+from blis_py.launch.open_text import is_open, shown
 from blis_py.launch.shell_run import run_script
 
 
@@ -104,3 +104,17 @@ def test_a_script_that_never_ends_is_refused() -> None:
     assert words("f() { f; }; f; a") == [["a"]]
     with pytest.raises(InputError, match="nested more than 40 deep"):
         run_script("{ " * 60 + "a; " + "}; " * 60, {})
+
+
+def test_arithmetic_takes_parameters_with_defaults() -> None:
+    for text, value in {
+        "$(( ${I:-3} * D ))": "24",
+        "$((${#D} + ${D}))": "9",
+        "$(( ${K} * 2 ))": None,
+    }.items():
+        (command,) = run_script(f"A={text}\necho $A z", {"D": "8"}).commands
+        if value is None:
+            assert is_open(command.words[1])
+            assert command.words[2:] == ("z",)
+        else:
+            assert command.words == ("echo", value, "z")

@@ -1,8 +1,8 @@
 """The suite as other processors would run it: `python tests/soak/processors.py [--only NAME] [PATH ...]`.
 
-SIMD of NumPy, kernels of OpenBLAS and the C library's exponentials and logarithms change the last digits of
-sums, regressions and random draws. No test depends on them: each environment here runs the same tests in both
-parts of `make test`, and all must pass.
+SIMD of NumPy and torch, kernels of OpenBLAS and the C library's exponentials and logarithms change the last
+digits of sums, regressions and random draws. No test depends on them: each environment runs the same tests
+in both parts of `make test`, and all must pass.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ ENVIRONMENTS = {
     "openblas-nehalem": {"OPENBLAS_CORETYPE": "Nehalem"},
     "openblas-haswell": {"OPENBLAS_CORETYPE": "Haswell"},
     "glibc-without-fma": {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA"},
+    "torch-without-avx": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "DNNL_MAX_CPU_ISA": "SSE41",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    },
 }
 """Variables by name. Features that a processor lacks are skipped by NumPy with a warning."""
 PARTS = ("native", "interpreted")

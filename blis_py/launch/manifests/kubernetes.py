@@ -1,4 +1,4 @@
-"""Workloads of Kubernetes: Deployment, StatefulSet, Pod, Job, LeaderWorkerSet."""
+"""Workloads of Kubernetes: Deployment, StatefulSet, Pod, Job, LeaderWorkerSet, DisaggregatedSet."""
 
 from __future__ import annotations
 
@@ -32,13 +32,33 @@ def servers_of_workload(data: Mapping[str, Any], context: ScriptContext) -> Laun
         replicas = count(spec.get("replicas"))
         return _of_template(mapping(spec.get("template")), replicas, own)
     if kind == "LeaderWorkerSet":
-        group = mapping(spec.get("leaderWorkerTemplate"))
-        template = mapping(group.get("leaderTemplate")) or mapping(group.get("workerTemplate"))
-        found = _of_template(template, count(spec.get("replicas")), own)
-        for server in found.servers:
-            server.gpus *= count(group.get("size"))
+        return _of_groups(spec, own)
+    if kind == "DisaggregatedSet":
+        found = LaunchedServers()
+        for role in map(mapping, sequence(spec.get("roles"))):
+            side = _of_groups(role, replace(own, name=f"{own.name}: {role.get('name')}"))
+            for server in side.servers:
+                server.role = server.role or _named_role(str(role.get("name", "")))
+            found.add(side)
         return found
     return None
+
+
+def _named_role(name: str) -> str:
+    return next((role for role in ("prefill", "decode") if role in name), "")
+
+
+def _of_groups(spec: Mapping[str, Any], context: ScriptContext) -> LaunchedServers:
+    """The servers of groups of pods, one a group, which starts on its leader."""
+    group = mapping(spec.get("leaderWorkerTemplate"))
+    template = mapping(group.get("leaderTemplate")) or mapping(group.get("workerTemplate"))
+    size = count(group.get("size"))
+    leader = {"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader"}
+    own = replace(context, environment={**leader, **context.environment})
+    found = _of_template(template, count(spec.get("replicas")), own)
+    for server in found.servers:
+        server.gpus *= size
+    return found
 
 
 def _of_template(template: Mapping[str, Any], replicas: int, context: ScriptContext) -> LaunchedServers:
