@@ -180,7 +180,7 @@ def _own_ns(served: Served) -> NDArray[np.float64]:
     return np.array([model.step_ns(step) for step in _typical()], dtype=float)
 
 
-_DECODES = 1, 8, 32, 128, 512
+_DECODES = 1, 4, 8, 32, 128, 512
 _CONTEXTS = 128, 16_384
 _PROMPTS = 16, 64, 256, 1024, 2048, 4096, 8192
 _BESIDE = (0, 0), (0, 32_768), (32, 0), (256, 0)

@@ -25,6 +25,8 @@ SEEN = [
     Case("qwen3.5-27b", "fp8 blocks", "b200", "vllm", 4),
     Case("llama-3.1-8b", "int4", "gb300", "vllm", 1),
     Case("llama-3.1-8b", "nvfp4", "mi355x", "vllm", 1),
+    Case("mixtral-8x22b", "fp8 blocks", "gb200", "trtllm", 8),
+    Case("mixtral-8x22b", "int4", "gb300", "trtllm", 8),
 ]
 """Prices that were in the wrong order by 5 % to 47 times."""
 _OF_ALL = 12
