@@ -168,8 +168,8 @@ class Setup:
     def schedulers(self) -> dict[str, Any]:
         """Resolved scheduler settings as stored in results; by pool if there are several."""
         if len(self.pools) == 1:
-            return {"scheduler": asdict(self.scheduler)}
-        return {"schedulers": {pool.name: asdict(pool.scheduler) for pool in self.pools}}
+            return {"scheduler": _stored(self.scheduler)}
+        return {"schedulers": {pool.name: _stored(pool.scheduler) for pool in self.pools}}
 
     def with_pool(self, **changes: Any) -> Self:
         """A copy with another scheduler or latency model of the only pool."""
@@ -298,6 +298,12 @@ class Setup:
         think_ns = round((load.think_time_ms or 0.0) * 1e6)
         paced = load.rate is not None or load.trace is not None or not as_blis
         return Loops([Loop(slice(0, len(self.table)), load.concurrency, think_ns, paced)], as_blis=as_blis)
+
+
+def _stored(scheduler: SchedulerConfig) -> dict[str, Any]:
+    """Settings as JSON has them."""
+    groups = [group._asdict() for group in scheduler.kv_groups]
+    return {**asdict(replace(scheduler, kv_groups=())), "kv_groups": groups}
 
 
 def _with_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:

@@ -399,7 +399,8 @@ def two_terms(*names: str, **load_of: object) -> tuple[dict[str, float], TokenTi
         "frontend_ms": [values[3], 0.0, *values[4:]],
     }
     load = {"num_requests": 800, "rate": 8.0, "arrival": "gamma", "cv": 4.0, "seed": 7, "timeout": None}
-    load |= {"prompt_tokens": 800, "output_tokens": 150} | load_of
+    load |= {"prompt_tokens": 800, "prompt_tokens_stdev": 256} | load_of
+    load |= {"output_tokens": 150, "output_tokens_stdev": 256}
     record = run(model="llama-3.1-8b", **load, **server).record
     return numbers, replace(token_times(record, "planted"), gaps=None)
 

@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_result_is_printed_all_th
     [
         ((*RUN, "--metrics-path", "{home}/m.json"), 100, "m.json"),
         ((*RUN, "--results-path", "{home}/r.json"), 100, "r.json"),
-        ((*SAVE, "{home}/out", "--record-itl"), 12_000, "out/itl.csv"),
+        ((*SAVE, "{home}/out", "--record-itl"), 13_000, "out/itl.csv"),
         (("calibrate", "{run}", "--results", "{run}", "--report", "{home}/report.json"), 100, "report.json"),
         (("calibrate", "{run}", "--results", "{run}", "--plot", "{home}/plot.png"), 999, "plot.png"),
         (("profile", "fit", "{profile}", "--out", "{home}/new", "--bootstrap", "0"), 999, "new/profile.yaml"),
