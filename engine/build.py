@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
 
 from blis_py.core.blocks import block_count
-from blis_py.core.config import SchedulerConfig
+from blis_py.core.config import SchedulerConfig, stored
 from blis_py.core.scheduler import Scheduler
 from blis_py.errors import InputError
 from engine.batch import BatchBuilder
@@ -272,5 +271,5 @@ def run_meta(
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "kv_capacity": room.source,
-        "scheduler": asdict(scheduler),
+        "scheduler": stored(scheduler),
     }

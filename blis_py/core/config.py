@@ -5,6 +5,7 @@ are parts of `SchedulerConfig`, of the configuration section and of the engine's
 methods.
 """
 
+from dataclasses import asdict, replace
 from typing import Any
 
 from blis_py.core.bounds import LAST_NS, MAX_KV_BLOCKS, MAX_TOKENS
@@ -437,3 +438,9 @@ class SchedulerConfig(Aging, PrefixCaching, PassRules, ReleaseRules, LateStops, 
     one group with all tokens of a request."""
     rank_balance_steps: int = setting(0, least=0, most=MAX_TOKENS)
     """With `in-flight`: most steps that prompts wait until every rank has one; 0 = they do not wait."""
+
+
+def stored(config: SchedulerConfig) -> dict[str, Any]:
+    """All settings as JSON has them: groups of layers are objects in a list."""
+    groups = [group._asdict() for group in config.kv_groups]
+    return {**asdict(replace(config, kv_groups=())), "kv_groups": groups}

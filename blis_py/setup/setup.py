@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from blis_py.config.effects import useless_notes
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, pool_configs
 from blis_py.config.models import RunConfig
-from blis_py.core.config import SchedulerConfig
+from blis_py.core.config import SchedulerConfig, stored
 from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
@@ -168,8 +168,8 @@ class Setup:
     def schedulers(self) -> dict[str, Any]:
         """Resolved scheduler settings as stored in results; by pool if there are several."""
         if len(self.pools) == 1:
-            return {"scheduler": _stored(self.scheduler)}
-        return {"schedulers": {pool.name: _stored(pool.scheduler) for pool in self.pools}}
+            return {"scheduler": stored(self.scheduler)}
+        return {"schedulers": {pool.name: stored(pool.scheduler) for pool in self.pools}}
 
     def with_pool(self, **changes: Any) -> Self:
         """A copy with another scheduler or latency model of the only pool."""
@@ -298,12 +298,6 @@ class Setup:
         think_ns = round((load.think_time_ms or 0.0) * 1e6)
         paced = load.rate is not None or load.trace is not None or not as_blis
         return Loops([Loop(slice(0, len(self.table)), load.concurrency, think_ns, paced)], as_blis=as_blis)
-
-
-def _stored(scheduler: SchedulerConfig) -> dict[str, Any]:
-    """Settings as JSON has them."""
-    groups = [group._asdict() for group in scheduler.kv_groups]
-    return {**asdict(replace(scheduler, kv_groups=())), "kv_groups": groups}
 
 
 def _with_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:

@@ -16,6 +16,7 @@ from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import FORMAT, format_of
 from blis_py.cli.flags.out import FORCE, check_out, out_folder, required_out
 from blis_py.cli.progress import Progress
+from blis_py.core.config import stored
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
 from blis_py.outputs.staging import Outputs, replacing
@@ -111,7 +112,7 @@ def _print(
     from engine.cli.record import run_record
 
     record = run_record(ready.engine, observer.sent_table(), outcomes)
-    record.config = {"scheduler": dataclasses.asdict(ready.engine.scheduler.config)}
+    record.config = {"scheduler": stored(ready.engine.scheduler.config)}
     summary = summarise(record)
     if style == "json":
         sys.stdout.write(to_json(summary))

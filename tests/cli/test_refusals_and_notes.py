@@ -39,7 +39,9 @@ def notes(err: str) -> list[str]:
 
 @pytest.mark.slow
 def test_lengths_of_flags_keep_their_mean_and_say_what_became_of_the_deviation(blis: Blis) -> None:
-    code, out, err = blis(*RUN, "--output-tokens", 200, "--num-requests", 2000, "--rate", 100)
+    code, out, err = blis(
+        *RUN, "--output-tokens", 200, "--output-tokens-stdev", 256, "--num-requests", 2000, "--rate", 100
+    )
     tokens = json.loads(out)["cluster"]
     assert code == 0
     assert tokens["output_tokens"] / 2000 == pytest.approx(200, rel=0.08)
@@ -51,7 +53,9 @@ def test_lengths_of_flags_keep_their_mean_and_say_what_became_of_the_deviation(b
 
 
 def test_in_the_words_of_blis_lengths_are_its_own_and_what_the_mean_becomes_is_reported(blis: Blis) -> None:
-    code, _, err = blis(*RUN, "--workload", "distribution", "--output-tokens", 200)
+    code, _, err = blis(
+        *RUN, "--workload", "distribution", "--output-tokens", 200, "--output-tokens-stdev", 256
+    )
     assert code == 0
     assert notes(err) == [
         "output lengths: clamped to what lies between 2 and 7,000, as in BLIS, their mean becomes "
