@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines.check", description=__doc__)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--versions", nargs="+", help="Default: those that `make engines` compares.")
-    parser.add_argument("--scenarios", type=int, default=10, help="Of each kind and release.")
+    parser.add_argument("--scenarios", type=int, default=17, help="Of each kind and release.")
     parser.add_argument("--seed", type=int, default=1)
     only = "Kinds of scenarios with this text in their names, those that are known to differ among them."
     parser.add_argument("--only", default="", help=only)
