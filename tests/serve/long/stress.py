@@ -124,7 +124,7 @@ def engine(seconds: float = 60) -> None:
 
 def fleet(streams: int = 2000, seconds: float = 20) -> None:
     """2,000 streams at five tokens a second on four simulated instances; memory for fewer than that."""
-    flags = ("--num-instances", "4", "--max-num-seqs", "600", "--speedup", "0.12", "--num-kv-blocks", "1500")
+    flags = ("--num-instances", "4", "--max-num-seqs", "600", "--speedup", "0.12", "--num-kv-blocks", "1000")
     with serving(*FLEET, *flags) as server:
         before_s = server.cpu_s
         found = run(keep_streaming(server.url, streams, 60, seconds, 0.02))
