@@ -84,8 +84,10 @@ TINY = {
     "num_kv_blocks": 1024,
     "max_num_seqs": 32,
     "prompt_tokens": 100,
+    "prompt_tokens_stdev": 256,
     "prompt_tokens_max": 150,
     "output_tokens": 32,
+    "output_tokens_stdev": 256,
     "output_tokens_max": 64,
     "num_requests": NUM_REQUESTS,
 }
@@ -139,7 +141,9 @@ H100 = {
     "engine": "blis",
     "latency_model": "trained",
     "prompt_tokens": 512,
+    "prompt_tokens_stdev": 256,
     "output_tokens": 128,
+    "output_tokens_stdev": 256,
     "num_requests": NUM_REQUESTS,
 }
 vllm = [blis.run(**H100, rate=20, async_scheduling=overlap, seed=1) for overlap in (False, True)]
