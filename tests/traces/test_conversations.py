@@ -243,13 +243,13 @@ def test_a_wrong_conversation_is_found(tmp_path: Path, change: dict[str, Any], p
 
 
 def call(at_s: float, tokens: int, ids: list[int], took_s: float | None = 0.9) -> dict[str, Any]:
-    of = {"type": "n", "model": "claude", "input_types": ["text"], "stop": "tool_use", "think_time": 0.2}
+    of = {"type": "n", "model": "large", "input_types": ["text"], "stop": "tool_use", "think_time": 0.2}
     return of | {"t": at_s, "in": tokens, "out": 30, "hash_ids": ids, "api_time": took_s}
 
 
 def subagent(at_s: float, *calls: dict[str, Any], name: str = "agent_001", **more: Any) -> dict[str, Any]:
     of = {"type": "subagent", "agent_id": name, "subagent_type": "Explore", "duration_ms": 4000}
-    return of | {"t": at_s, "status": "completed", "models": ["claude"], "requests": list(calls)} | more
+    return of | {"t": at_s, "status": "completed", "models": ["large"], "requests": list(calls)} | more
 
 
 @pytest.mark.parametrize("begins_s", [0.0, 1.0])
