@@ -203,6 +203,7 @@ def learn(reports: Reports) -> MemoryOverheads:
         bounds=([1.0, 10.0, 0.0], [8.0, 100.0, 3.0]),
         loss="soft_l1",
         f_scale=0.01,
+        diff_step=1e-4,  # wider than the steps of whole blocks, which a processor's last digit decides
     )
     return replace(base, **dict(zip(_NAMES, map(float, found.x), strict=True)))
 

@@ -37,5 +37,5 @@ def test_the_bundled_figures_are_what_is_learned_on_the_pools(shared_data: Path)
     learned, bundled = learn(read(shared_data)), VLLM_OVERHEADS
     assert [value for value in astuple(bundled) if isinstance(value, float)] == pytest.approx(
         [value for value in astuple(learned) if isinstance(value, float)],
-        rel=0.01,  # two digits are kept
+        rel=0.02,  # two digits are kept: half a unit of the last of 3.4 is 1.5 %
     )
