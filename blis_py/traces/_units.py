@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -20,6 +21,7 @@ FLAG = "--time-unit"
 _SINCE_1970_S = (1e9, 1e11)
 """Seconds since 1970 from the year 2001 on; in a finer unit these numbers are larger."""
 _YEAR_NS = 366 * 86_400 * SECOND_NS
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-]\d\d:\d\d))?", re.ASCII)
 _SHORTEST_GAP_S, _LONGEST_GAP_S = 2e-3, 100.0
 """Mean gaps between requests outside of which the unit is questioned."""
 
@@ -122,3 +124,16 @@ def question_unit(table: RequestTable, reading: Reading) -> None:
 
 def _plausible(gap_s: float, assumed: str, unit: str) -> bool:
     return _SHORTEST_GAP_S <= gap_s * UNITS_NS[unit] / UNITS_NS[assumed] <= _LONGEST_GAP_S
+
+
+def date_ns(text: str) -> int:
+    """A date in ns since 1970, with or without a UTC offset.
+
+    Raises:
+        ValueError: not a date.
+    """
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    moment = datetime.fromisoformat(match[1] + (match[3] or "+00:00"))
+    return int(moment.timestamp()) * 10**9 + int((match[2] or "").ljust(9, "0")[:9])

@@ -1,10 +1,10 @@
-"""Azure LLM inference traces (2023 and 2024): one request per row, arrival and two lengths.
+"""Azure LLM inference traces (2023 to 2025): one request per row, arrival and two lengths.
 
 Two spellings are read: the public files' `TIMESTAMP,ContextTokens,GeneratedTokens` (wall-clock times, with
-or without a UTC offset), and `arrival_s,input_tokens,output_tokens` (seconds from the start). Either may have
-further columns that say whose a request is: `LABELS`. A client's log has the second spelling, `prompt_id` (or
-`prompt_slot`) where rows of the same number sent the same prompt, and latencies, which have no effect. Any
-other column is refused.
+or without a UTC offset; with `NumImages` in the multimodal trace), and `arrival_s,input_tokens,output_tokens`
+(seconds from the start). Either may have further columns that say whose a request is: `LABELS`. A client's
+log has the second spelling, `prompt_id` (or `prompt_slot`) where rows of the same number sent the same
+prompt, and latencies, which have no effect. Any other column is refused.
 Source: github.com/Azure/AzurePublicDataset, CC-BY-4.0 (Patel et al., Splitwise, ISCA 2024).
 """
 
@@ -30,6 +30,7 @@ RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 WALL_CLOCK = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 LABELS = ("slo_class", "tenant_id", "client_id", "model")
 NAME = "request_id"
+IMAGES = "NumImages"
 SAME = ("prompt_id", "prompt_slot")
 MEASURED = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_s", "tpot_s", "itl_s", "e2e_s", "instance")
 """Columns of a client's log that are no property of a request."""
@@ -52,7 +53,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     columns = read_columns(
         path,
         _kinds(with_clock, reading),
-        optional=(NAME, *LABELS, *SAME),
+        optional=(NAME, *LABELS, *((IMAGES,) if with_clock else SAME)),
         ignored=() if with_clock else MEASURED,
         bad_rows=reading.bad,
     )
@@ -65,6 +66,9 @@ def read(path: Path, reading: Reading) -> RequestTable:
     if NAME in columns:
         columns.refuse(repeated(columns[NAME]), "the same id as a row before", NAME)
     reading.requests_models = True
+    if with_images := int((columns.ints(IMAGES) > 0).sum()):
+        have = "request has images: only its" if with_images == 1 else "requests have images: only their"
+        reading.note(f"{with_images:,} {have} tokens count, no encoder is simulated")
     arrival_ns = columns[when]
     same = next((columns[name] for name in SAME if name in columns), None)
     content, contents = (None, ()) if same is None else same_prompts(same, columns[prompt])
@@ -91,7 +95,7 @@ def _kinds(with_clock: bool, reading: Reading) -> dict[str, TraceKind]:
         output: integers(0, MAX_TOKENS),
         NAME: texts(),
         **{name: labels() for name in LABELS},
-        **({} if with_clock else {name: integers() for name in SAME}),
+        **{name: integers() for name in ((IMAGES,) if with_clock else SAME)},
     }
 
 

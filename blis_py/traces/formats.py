@@ -162,6 +162,9 @@ FORMATS: dict[str, Format] = {
         (("input_prompt_length", "assistant_response_length", "tool_call_output_length"),),
         "agentic:read_applied_compute",
     ),
+    "copilot": Format(
+        "GitHub Copilot trace of coding agents", "jsonl", (("session_id", "date", "turns"),), "copilot:read"
+    ),
     "llmservingsim": Format(
         "LLMServingSim workload",
         "jsonl",

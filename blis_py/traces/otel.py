@@ -8,10 +8,8 @@ another of its conversation is in progress begins a session of its own beside it
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 from blis_py.requests.table import Content, Labels, RequestTable
+from blis_py.traces._units import date_ns
 from blis_py.traces.tokens import CHARACTERS_PER_TOKEN
 
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
@@ -33,7 +32,6 @@ _INPUT_TEXTS = ("gen_ai.input.messages", "gen_ai.prompt", "input.value")
 _OUTPUT_TEXTS = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.completion", "output.value")
 _TEXT_KEYS = ("content", "text", "arguments", "result", "response")
 """Keys of a message that hold its text."""
-_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-]\d\d:\d\d))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,25 +221,12 @@ def _time_ns(path: Path, span: Mapping[str, Any], side: str) -> int:
     value = span.get(f"{side}TimeUnixNano", span.get(f"{side}_time"))
     try:
         is_date = isinstance(value, str) and not (value.isascii() and value.isdecimal())
-        time_ns = _date_ns(value) if is_date else int(value)
+        time_ns = date_ns(value) if is_date else int(value)
         if abs(time_ns) > LAST_NS:
             raise ValueError
         return time_ns
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"no {side} time", file=path, key=str(span.get("spanId", "")), value=value) from None
-
-
-def _date_ns(text: str) -> int:
-    """A date in ns since 1970, with or without a UTC offset.
-
-    Raises:
-        ValueError: not a date.
-    """
-    match = _DATE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(text)
-    moment = datetime.fromisoformat(match[1] + (match[3] or "+00:00"))
-    return int(moment.timestamp()) * 10**9 + int((match[2] or "").ljust(9, "0")[:9])
 
 
 def _sessions(calls: list[_Call]) -> list[_Session]:

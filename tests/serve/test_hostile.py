@@ -153,7 +153,15 @@ def test_other_pages_are_refused(headers: dict[str, str], status: int) -> None:
 def test_settings_change_all_or_not_at_all() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         before = (await client.get("/admin/config")).json()
-        for wrong in ({"speedup": 1e-300}, {"failures": {"kinds": [[1]]}}, {"failures": {"broken": 2}}):
+        for wrong in (
+            {"speedup": 1e-300},
+            {"speedup": True},
+            {"speedup": "5"},
+            {"answer_tokens": True},
+            {"failures": {"kinds": [[1]]}},
+            {"failures": {"kinds": ["server_error"] * 2000}},
+            {"failures": {"broken": 2}},
+        ):
             good = {"speedup": 5.0, "answer_tokens": 7, "failures": {"refused": 0.5}}
             got = await client.post("/admin/config", json={**good, **wrong})
             assert got.status_code == 400

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from blis_py.core.kv import KeySpace
+from blis_py.errors import InputError
 from blis_py.metrics.reuse import clairvoyant, unlimited
 from blis_py.traces import read_trace
 from blis_py.traces.reading import Reading
@@ -67,6 +68,22 @@ def test_azure_timestamps_of_2024(tmp_path: Path, first: str, second: str, gap_n
     path = tmp_path / "conv_1week.csv"
     path.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{first},10,2\n{second},20,3\n")
     assert read_trace(path).arrival_ns.tolist() == [0, gap_ns]
+
+
+def test_azure_requests_with_images_have_their_context_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "AzureLMMInferenceTrace_multimodal.csv"
+    path.write_text(
+        "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n"
+        "2024-10-15T12:00:00.269Z,0,770,491\n2024-10-15T12:00:05.819Z,1,949,126\n"
+    )
+    reading = Reading()
+    table = read_trace(path, reading=reading)
+    assert table.prompt_tokens.tolist() == [770, 949]
+    assert table.arrival_ns.tolist() == [0, 5_550_000_000]
+    assert reading.notes == ["1 request has images: only its tokens count, no encoder is simulated"]
+    path.write_text(path.read_text().replace("Z,1,", "Z,one,"))
+    with pytest.raises(InputError, match=r"csv:3: NumImages: not a whole number"):
+        read_trace(path)
 
 
 # --- Mooncake

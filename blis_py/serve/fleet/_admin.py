@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class AdminBody(BaseModel):
     """Settings that can be changed while it serves."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     speedup: float | None = None
     answer_tokens: int | None = None
     failures: dict[str, Any] | None = None

@@ -19,6 +19,8 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "invalid_request": (400, "injected: invalid request"),
     "model_not_found": (404, "injected: the model does not exist"),
 }
+_MOST_KINDS = 1000
+"""One may be listed several times, to be drawn more often."""
 HEADER = "x-return-error"
 """Request header that asks for a failure: a kind, or an HTTP status."""
 
@@ -48,6 +50,8 @@ class FailureSettings:
             if name != "kinds" and not 0 <= value <= 1:
                 raise InputError("must be a share from 0 to 1", key=name, value=value)
         kinds = values.get("kinds", self.kinds)
+        if isinstance(kinds, list | tuple) and len(kinds) > _MOST_KINDS:
+            raise InputError(f"more than {_MOST_KINDS} kinds", key="kinds", value=len(kinds))
         known_kinds = isinstance(kinds, list | tuple) and all(
             isinstance(kind, str) and kind in KINDS for kind in kinds
         )
