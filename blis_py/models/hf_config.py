@@ -21,7 +21,7 @@ LARGEST_COUNT = (1 << 31) - 1
 """Beyond any size of a model."""
 _ABOVE = ("quantization_config", "compression_config", "torch_dtype", "dtype", "tie_word_embeddings")
 """Keys of the language part that may stand one level above it."""
-_BESIDE = ("architectures", "vision_config", "audio_config")
+_BESIDE = ("architectures", "vision_config", "audio_config", "spatial_merge_size")
 """Keys of the outer level that apply to the language part too."""
 
 

@@ -6,7 +6,8 @@ Transformer layers over patches, and a projector to the hidden size of the text,
     + patch*hidden + positions*hidden + projector
 
 A projector merges m x m patches to one vector of m*m*hidden, which keeps that width in its first matrix
-(Qwen-VL, Kimi), or narrows it to a width of its own (Llama 4), or has one matrix (Gemma).
+(Qwen-VL, Kimi), or narrows it to a width of its own (Llama 4) or to the encoder's (Mistral, which has one more
+matrix behind it), or has one matrix (Gemma).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ USUAL_LAYERS, USUAL_HIDDEN = 24, 1024
 _LAYERS, _HIDDEN = ("num_hidden_layers", "vt_num_hidden_layers"), ("hidden_size", "vt_hidden_size")
 _FEED_FORWARD = ("intermediate_size", "vt_intermediate_size")
 _GATED_TYPES, _GATED_ACTIVATION = ("gemma4_vision",), "silu"
+_PIXTRAL = "pixtral"
+"""Places of patches turn its queries and keys, and its merging is configured beside it."""
 
 
 class ImageEncoder(NamedTuple):
@@ -46,12 +49,12 @@ def read_image_encoder(config: ConfigFile, text_hidden: int, optional: bool) -> 
     return ImageEncoder(
         layers=section.count(*_LAYERS, default=USUAL_LAYERS),
         hidden=section.count(*_HIDDEN, default=USUAL_HIDDEN),
-        parameters=_parameters(section, text_hidden),
+        parameters=_parameters(config, section, text_hidden),
         optional=optional,
     )
 
 
-def _parameters(section: ConfigFile, text_hidden: int) -> int:
+def _parameters(config: ConfigFile, section: ConfigFile, text_hidden: int) -> int:
     layers = section.count(*_LAYERS, "depth", default=0, least=0)
     hidden = section.count(*_HIDDEN, default=0, least=0)
     feed_forward = section.count(*_FEED_FORWARD, default=0, least=0)
@@ -61,6 +64,10 @@ def _parameters(section: ConfigFile, text_hidden: int) -> int:
     layer = hidden * (4 * attention + (3 if _is_gated(section) else 2) * feed_forward)
     side = section.count("patch_size", default=14)
     patch = 3 * side * side * section.count("temporal_patch_size", default=1)
+    if _type(section) == _PIXTRAL:
+        merged = hidden * config.count("spatial_merge_size", default=1) ** 2
+        projector = merged * hidden + (hidden + text_hidden) * text_hidden
+        return layers * layer + patch * hidden + projector
     return (
         layers * layer
         + (patch + _positions(section, side)) * hidden
@@ -69,10 +76,11 @@ def _parameters(section: ConfigFile, text_hidden: int) -> int:
 
 
 def _is_gated(section: ConfigFile) -> bool:
-    return (
-        section.text("model_type", default="") in _GATED_TYPES
-        or section.text("hidden_act", default="") == _GATED_ACTIVATION
-    )
+    return _type(section) in _GATED_TYPES or section.text("hidden_act", default="") == _GATED_ACTIVATION
+
+
+def _type(section: ConfigFile) -> str:
+    return section.text("model_type", default="")
 
 
 def _positions(section: ConfigFile, side: int) -> int:

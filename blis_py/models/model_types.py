@@ -327,6 +327,7 @@ MASK_BLOCK = "block_diffusion"
 READ = frozenset({MASK_BLOCK}) | _keys(
     """
     model_type architectures text_config vision_config audio_config quantization_config compression_config
+    spatial_merge_size
     num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size
     scoring_func score_function num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings
     vocab_size tie_word_embeddings max_position_embeddings rope_scaling rope_parameters torch_dtype dtype

@@ -24,12 +24,19 @@ from blis_py.models.model_shape import load_model
         ("gemma-3-27b", 417, 1152 * 5376),  # table 1 of the Gemma 3 technical report
         ("gemma-4-31b", 569.6, 1152 * 5376),  # count of the checkpoint's own tensors
         ("kimi-k2.5", 417, 4608 * (4608 + 7168)),  # MoonViT starts from SigLIP-SO400M
+        ("mistral-small-3.2-24b", 403.3, 4096 * 1024 + (1024 + 5120) * 5120),  # Pixtral's 400M
     ],
 )
 def test_weights_are_those_published(model: str, millions: float, projector: int) -> None:
     encoder = load_model(model).image_encoder
     assert encoder is not None
     assert (encoder.parameters - projector) / 1e6 == pytest.approx(millions, rel=0.005)
+
+
+def test_a_model_and_its_encoder_are_the_tensors_of_its_checkpoint() -> None:
+    shape = load_model("mistral-small-3.2-24b")
+    assert shape.image_encoder is not None
+    assert shape.parameters + shape.image_encoder.parameters == pytest.approx(24_011_361_280, rel=1e-4)
 
 
 @pytest.mark.parametrize(

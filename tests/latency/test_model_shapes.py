@@ -94,6 +94,11 @@ PUBLISHED_BILLIONS = {
     "phi-4": (14.66, 14.66),
     "llama-3-8b": (8.03, 8.03),
     "llama-3.2-3b": (3.21, 3.21),
+    "llama-3.2-1b": (1.24, 1.24),
+    "mistral-small-3-24b": (23.6, 23.6),
+    "mistral-small-3.2-24b": (23.6, 23.6),  # 24 with its encoder of images
+    "qwen2.5-14b": (14.7, 14.7),
+    "qwen2.5-32b": (32.5, 32.5),
     "step-3.5-flash": (196.9, 12.0),  # 11 active without the embeddings
     "step-3.7-flash": (196.9, 12.0),
     "ernie-4.5-21b-a3b": (21.8, 3.3),
@@ -180,7 +185,7 @@ def test_a_model_in_another_format_is_refused_with_the_nearest_one(spelling: str
         ("Qwen3.6", "qwen3.6-27b, qwen3.6-35b-a3b"),
         ("nvidia/Nemotron-3-Super", "nemotron-3-super-120b-a12b-fp8, nemotron-3-super-120b-a12b-nvfp4"),
         ("google/gemma-4", "gemma-4-26b-a4b, gemma-4-31b"),
-        ("Mistral-Small-3.2-24B-Instruct-2506", "mistral-nemo-12b, mistral-7b"),
+        ("Mistral-Small", "mistral-small-3-24b, mistral-small-3.2-24b"),
         ("R1-Distill", "llama-3.1-8b, llama-3.1-70b"),
     ],
 )
@@ -193,6 +198,9 @@ def test_a_family_is_answered_with_its_models(spelling: str, nearest: str) -> No
     ("spelling", "stem"),
     [
         ("zai-org/GLM-4.6", "glm-4.7"),
+        ("Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.2-24b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
+        ("Qwen/QwQ-32B", "qwen2.5-32b"),
         ("MiniMax-M2", "minimax-m2.5"),
         ("Qwen3-Next", "qwen3-next-80b-a3b"),
         ("Qwen3-Coder-30B", "qwen3-30b-a3b-instruct-2507"),
