@@ -39,14 +39,15 @@ def _sizes(findings: LaunchFindings) -> None:
 
 def _vllm(findings: LaunchFindings, division: GpuDivision) -> None:
     _sizes(findings)
-    off = [findings.parts.get(f"experts_by_{name}", "") for name in ("flashinfer", "deepgemm")]
+    names = ("experts_by_flashinfer", "experts_by_deepgemm")
+    off = [findings.parts.get(name, "") for name in names]
     if off == ["0", "0"]:
         # of vLLM's list of kernels for experts with block scales only Triton's is left (oracle/fp8.py)
         label = findings.labels["experts_by_flashinfer"]
         findings.settings.setdefault("latency.moe_backend", ("triton", label))
     elif "0" in off or any(off):
-        both = "VLLM_USE_FLASHINFER_MOE_FP8, VLLM_MOE_USE_DEEP_GEMM"
-        findings.unmodelled.append(f"{both}: other kernels multiply experts")
+        given = ", ".join(findings.labels[name] for name in names if name in findings.labels)
+        findings.unmodelled.append(f"{given}: other kernels multiply experts")
     transfer = findings.parts.get("transfer")
     if transfer is not None:
         _transfer(findings, transfer)
