@@ -50,6 +50,7 @@ _START = {
     "sglang": "python3 -m sglang.launch_server --model-path",
     "trtllm": "trtllm-serve",
 }
+_NO_PREFIX_CACHE = {"vllm": "--no-enable-prefix-caching", "sglang": "--disable-radix-cache"}
 _NOT_GIVEN = ("", "default", "-")
 
 
@@ -166,6 +167,8 @@ def _graphs(row: Row) -> str:
 
 def _switches(engine: str, row: Row) -> Iterator[str]:
     other = row.get("other_flags", "")
+    if row.get("prefix_cache") == "off":
+        yield _NO_PREFIX_CACHE[engine]
     if engine == "vllm" and row.get("async_scheduling") == "on":
         yield "--async-scheduling"
     if engine == "sglang" and "allreduce-fusion" in other:
@@ -184,6 +187,8 @@ def _switches(engine: str, row: Row) -> Iterator[str]:
 def _of_trtllm(row: Row, attention_dp: int) -> dict[str, str]:
     other = f"{row.get('other_flags', '')} {row.get('data_parallel', '')}"
     found = {"enable_attention_dp": "true"} if attention_dp > 1 else {}
+    if row.get("prefix_cache") == "off":
+        found["kv_cache_config.enable_block_reuse"] = "false"
     graphs = row.get("cuda_graph", "").rpartition("decode ")[2]
     if graphs.startswith("["):
         found["cuda_graph_config.batch_sizes"] = graphs.partition("]")[0] + "]"

@@ -4,8 +4,8 @@
 
 Reads what other scripts of this folder wrote to `benchmarks/results` and simulates nothing. A record is a run
 with the errors of its means, and what its prediction had not learned on: nothing of its source (recorded open
-and closed loops of servers that no script learns on), its model family (terms of the others, every sixth
-point of the benchmarks; `trained` without the model), its GPU (`trained` without it; cards of no source), or
+and closed loops of servers that no script learns on), its model family (terms of the others, in the
+benchmarks; `trained` without the model), its GPU (`trained` without it; cards of no source), or
 none of these.
 
 Intervals are those of conformal prediction: predicted times exp(±q), with q the quantile of the sizes of

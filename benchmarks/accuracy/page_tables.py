@@ -155,4 +155,4 @@ def left_out(of: Sequence[Outcome]) -> list[str]:
             for each in ([o.without for o in part], [o.errors for o in part])
         ]
         lines.append(f"| {name} | {len(part)} | {' | '.join(cells)} |")
-    return [*lines, "", "Mean of the absolute errors, on every sixth point."]
+    return [*lines, "", "Mean of the absolute errors."]

@@ -133,7 +133,6 @@ class Point:
             "gpu": self.gpu,
             "concurrency": self.concurrency,
             "num_requests": self.requests_each * self.concurrency,
-            **({} if self.repeats_prompts else {"prefix_cache": "none"}),
             "timeout": None,
             **({"cold_kernels": True} if self.cold else {}),
             **self.of_launch(),
@@ -168,12 +167,11 @@ class Point:
 
     @property
     def repeats_prompts(self) -> bool:
-        """Whether its requests share prompts, in vLLM's prefix cache, which its launch leaves on. Runs at the
+        """Whether its client sends prompts again; its launch says whether the server keeps them. Runs at the
         concurrency that AIConfigurator recommends (lengths in thousands; its sweeps have powers of two) are
         those of the generated benchmark: AIPerf without a number of prompts, hence `_DATASET_ENTRIES`
-        (`src/aiconfigurator/generator/config/backend_templates/benchmark`). The generated launches of
-        TensorRT-LLM turn reuse off, and SGLang's prefill rates show none."""
-        return not self.drawn and self.engine == "vllm" and self.prompt_tokens % 1000 == 0
+        (`src/aiconfigurator/generator/config/backend_templates/benchmark`)."""
+        return not self.drawn and self.prompt_tokens % 1000 == 0
 
     def simulation(self) -> Simulation:
         """Its server and its requests.

@@ -42,8 +42,6 @@ _PARTS = (
     "requests",
     "setup",
 )
-_EVERY = 6
-"""Of so many points, one is predicted without its model family, too: always the same ones."""
 Prediction = dict[str, Any]
 """`predicted` (ms by metric and statistic), `without` (the same by the terms that other families show),
 `learned`; or `refused`."""
@@ -128,7 +126,7 @@ def predict(point: Point) -> Prediction:
         return {"refused": reason_of(error)}
     found["learned"] = _learned(point, run.latency)
     terms = _without(point) if isinstance(unbounded(run.latency), Operators) else None
-    if terms is not None and int(_hash(_run_of(point)), 16) % _EVERY == 0:
+    if terms is not None:
         found["without"] = _rounded(figures_ms(under_terms(run, terms), ["ttft.mean", "tpot.mean"]))
     return found
 

@@ -234,15 +234,30 @@ def test_requests_of_aiconfigurators_own_runs_are_all_alike(tmp_path: Path) -> N
 
 
 def test_checks_at_a_recommended_load_repeat_prompts_after_a_warm_up(tmp_path: Path) -> None:
-    """100 prompts in vLLM's prefix cache, each once before any is repeated; not in sweeps."""
+    """100 prompts, each once before any is repeated; not in sweeps. The launch says who keeps them."""
     own = {"backend": "vllm", "backend_version": "0.12.0", "isl": "1000"}
     run = point(tmp_path / "check", own, OWN).simulation()
     assert run.config.scheduler.prefix_cache != "none"
     assert len(run.table) == (2 + 10) * 4
     assert len(set(run.table.content.tolist())) == 48
     assert run.table.arrival_ns.tolist().count(0) == 2 * 4
-    sweep = point(tmp_path / "sweep", {**own, "isl": "1024"}, OWN).simulation()
-    assert sweep.config.scheduler.prefix_cache == "none"
+    assert point(tmp_path / "sweep", {**own, "isl": "1024"}, OWN).simulation().table.content.max() == -1
+    for engine, release in (("sglang", "0.5.6"), ("trtllm", "1.1.0")):
+        kept = {**own, "backend": engine, "backend_version": release}
+        again = point(tmp_path / engine, kept, OWN).simulation()
+        assert again.table.content.max() > 0
+        assert again.config.scheduler.prefix_cache == "none"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_prefix_cache_that_the_table_of_flags_has_off_is_off(tmp_path: Path, engine: str) -> None:
+    row = {
+        "backend": engine,
+        "backend_version": {"vllm": "0.15.0", "sglang": "0.5.8", "trtllm": "1.2.0rc6"}[engine],
+    }
+    for said in ("off", "default (on)"):
+        run = point(tmp_path / said, row, {"prefix_cache": said}).simulation()
+        assert (run.config.scheduler.prefix_cache == "none") == (said == "off")
 
 
 def test_attention_dp_that_a_label_lacks_follows_from_its_experts_or_its_batch(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A server of TensorRT-LLM as AIConfigurator's generator starts it: room for one prompt and all decodes in a step, padded
-# CUDA graphs for all of them (src/aiconfigurator/generator/rule_plugin, Apache-2.0). Before these rules its templates had
+# CUDA graphs for all of them, no reuse of blocks unless asked for (src/aiconfigurator/generator/rule_plugin and
+# config/backend_config_mapping.yaml, Apache-2.0). Before these rules its templates had
 # the overlap scheduler off, and some have a share of the free memory other than the engine's default
 # (src/aiconfigurator/generator/config/backend_templates/trtllm/extra_engine_args.1.0.0rc3.yaml.j2).
 # MODEL, RELEASE, TP (GPUs), DP (1, or TP), EP, CONC (requests in flight), ISL (tokens of a prompt)
@@ -25,6 +26,6 @@ max_num_tokens: $TOKENS
 enable_attention_dp: $ATTENTION_DP
 disable_overlap_scheduler: $NO_OVERLAP
 cuda_graph_config: {enable_padding: true, max_batch_size: $SEQS}
-kv_cache_config: {free_gpu_memory_fraction: $SHARE}
+kv_cache_config: {free_gpu_memory_fraction: $SHARE, enable_block_reuse: false}
 EOF
 trtllm-serve "$MODEL" --tp_size "$TP" --ep_size "$EP" --extra_llm_api_options options.yml
