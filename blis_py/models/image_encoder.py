@@ -6,7 +6,7 @@ Transformer layers over patches, and a projector to the hidden size of the text,
     + patch*hidden + positions*hidden + projector
 
 A projector merges m x m patches to one vector of m*m*hidden, which keeps that width in its first matrix
-(Qwen-VL, Kimi), or narrows it to a width of its own (Llama 4) or to the encoder's (Mistral, which has one more
+(Qwen-VL, Kimi), or narrows it to a width of its own (Llama 4) or to the encoder's (Mistral, with one more
 matrix behind it), or has one matrix (Gemma).
 """
 
