@@ -84,8 +84,8 @@ class Drive:
                 raise ValueError(refusal)
             self._live[request.id] = request
         for name in self._arrivals.aborted(iteration):
-            if name in self._live:
-                self._scheduler.abort(self._live.pop(name))
+            if name in self._live and self._scheduler.withdraw(self._live[name]):
+                del self._live[name]
 
     def _plan(self, iteration: int) -> tuple[StepTrace, Step | None]:
         scheduler, live = self._scheduler, self._live

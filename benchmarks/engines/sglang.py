@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,6 +99,17 @@ def _requests(rng: Random, drawn: Scenario, sharing: bool) -> list[RequestSpec]:
     return found
 
 
+def with_aborts(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Clients of some requests give up: while these wait, in the middle of a prompt, or while they decode."""
+    caching = rng.random() < 0.6
+    drawn = scenario(rng, release, asynchronous, caching, caching and rng.random() < 0.6)
+    share = rng.choice((0.1, 0.3, 0.6))
+    for spec in drawn["requests"]:
+        if rng.random() < share:
+            spec["abort_step"] = spec["step"] + rng.choice((0, 1, 1, 2, 3, rng.randint(0, 40)))
+    return drawn
+
+
 def python() -> Sequence[str] | None:
     """This interpreter with its packages, of which torch is used; None, and a note, without torch."""
     if find_spec("torch") is None:
@@ -113,12 +124,13 @@ def _variants() -> tuple[Variant, ...]:
         ("prefix cache, distinct prompts", True, False),
         ("prefix cache, shared prompts", True, True),
     )
+    draws: list[tuple[str, Callable[..., Scenario]]] = [
+        (name, partial(scenario, caching=caching, sharing=sharing)) for name, caching, sharing in kinds
+    ]
+    draws.append(("aborts", with_aborts))
     return tuple(
-        Variant(
-            f"{name}, {loop}",
-            partial(scenario, asynchronous=asynchronous, caching=caching, sharing=sharing),
-        )
-        for name, caching, sharing in kinds
+        Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous))
+        for name, draw in draws
         for loop, asynchronous in (("synchronous", False), ("overlapped", True))
     )
 

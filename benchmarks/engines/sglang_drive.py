@@ -53,6 +53,7 @@ _Parameters = _module("mem_cache.cache_init_params").CacheInitParams
 _Sampling = _module("sampling.sampling_params").SamplingParams
 _Scheduler: Any = _scheduler.Scheduler
 _FORESEES_ENDS = "_reqs_finishing_inflight" in vars(_scheduler.Scheduler)
+_DROPS_CHUNKS = hasattr(_scheduler.Scheduler, "process_pending_chunked_abort")
 _RETURNS_PLANS = hasattr(_batches, "NextBatchPlan")
 _trees = Path(_module("mem_cache.base_prefix_cache").__file__).with_name("registry.py")
 _IS_UNIFIED = _RETURNS_PLANS and "ENABLE_UNIFIED_RADIX_TREE.get()" not in _trees.read_text(encoding="utf-8")
@@ -66,6 +67,9 @@ _paged.tl = Section(core=Section(TRITON_MAX_TENSOR_NUMEL=1))
 
 def _no() -> bool:
     return False
+
+
+def _nothing(*args: Any) -> None: ...
 
 
 class _Kernel:
@@ -153,6 +157,7 @@ class Server(_Scheduler):  # type: ignore[misc]
     num_generated_tokens = num_retracted_reqs = spec_num_forward_ct = 0
     attn_tp_rank = forward_ct_decode = 0
     decode_mem_cache_buf_multiplier = 1
+    mm_receiver, enable_continuous_input_polling, ps = None, False, Section(pp_size=1)
     schedule_enhancer, dllm_staging_reqs = None, Section(non_empty=_no, empty=lambda: True)
     enable_metrics = enable_priority_scheduling = try_preemption = is_hybrid_ssm = False
     log_batch_result_stats = log_prefill_stats = log_decode_stats = report_prefill_stats = (
@@ -183,14 +188,14 @@ class Server(_Scheduler):  # type: ignore[misc]
         self.policy = _policies.SchedulePolicy("fcfs", self.tree_cache, False, False, False)
         self._begin_ratio()
         self.metrics_reporter = self.ipc_channels = self.load_publisher = Silent()
-        self.grammar_manager = Section(has_waiting_grammars=lambda: False)
+        self.grammar_manager = Section(has_waiting_grammars=_no, abort_requests=_nothing)
         self.dllm_manager = Section(any_staging_reqs=lambda: False)
         self.dp_attn_adapter = Section(
             maybe_prepare_mlp_sync_batch=lambda batch, need_sync=None: batch,
             maybe_convert_decode_to_extend=lambda batch: batch,
         )
         self.ngram_embedding_manager = Section(prepare_for_forward=lambda batch, chunked_req=None: batch)
-        self.beam_coordinator = Section(pending_member_rows=lambda batch: 0)
+        self.beam_coordinator = Section(pending_member_rows=lambda batch: 0, retire_group=_nothing)
         self.load_inquirer = Section(_get_num_pending_tokens=lambda chunk_deduct=0: 0)
         self.tp_worker = Section(model_runner=Section(attn_backend=object(), prefill_aware_swa=False))
         self.batch_result_processor = None if _results is None else self._processor()
@@ -280,6 +285,8 @@ class Server(_Scheduler):  # type: ignore[misc]
 
     def _maybe_clear_mm_inputs(self, batch: Any) -> None: ...
 
+    def send_abort_output(self, *args: Any) -> None: ...
+
     def maybe_send_health_check_signal(self) -> None: ...
 
     def _record_step_counters(self, batch: Any, result: Any) -> None: ...
@@ -311,6 +318,8 @@ class _Run:
         self._specs = {spec["id"]: spec for spec in scenario["requests"]}
         self._live: dict[str, Any] = {}
         self._seen: set[str] = set()
+        self._dropped: list[str] = []
+        """Requests aborted in the middle of their prompts."""
 
     def steps(self) -> list[StepTrace]:
         steps: list[StepTrace] = []
@@ -320,14 +329,29 @@ class _Run:
                 break
             for spec in self._arrivals.arriving(len(steps)):
                 self._receive(spec)
+            for name in self._arrivals.aborted(len(steps)):
+                self._abort(name)
             entry, batch = self._turn()
+            for name in [name for name in self._dropped if self._live[name].finished()]:
+                del self._live[name]  # without an output
+            self._dropped.clear()
             done = sorted(name for name, request in self._live.items() if request.finished())
             entry["finished"] = {name: len(self._live.pop(name).output_ids) for name in done}
             for name in done:
                 self._arrivals.ended(name, len(steps))
-            server.last_batch = batch
+            server.last_batch = server.cur_batch = batch
             steps.append(entry)
         return steps
+
+    def _abort(self, name: str) -> None:
+        request = self._live.get(name)
+        if request is None:
+            return
+        if request in self._server.waiting_queue:
+            del self._live[name]
+        elif request is self._server.chunked_req and _DROPS_CHUNKS:
+            self._dropped.append(name)
+        self._server.abort_request(Section(rid=name, abort_all=False))
 
     def _receive(self, spec: RequestSpec) -> None:
         limit = answer_limit(self._scenario, spec)

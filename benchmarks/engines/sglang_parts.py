@@ -207,7 +207,8 @@ PARTS: dict[str, dict[str, Any]] = {
         "is_prefill_context_parallel_enabled": _no,
     },
     "sglang.srt.disaggregation.utils": {
-        "DisaggregationMode": SimpleNamespace(NULL="null", PREFILL="prefill", DECODE="decode")
+        "prepare_abort": lambda request, *args, **kwargs: setattr(request, "finished_reason", "abort"),
+        "DisaggregationMode": SimpleNamespace(NULL="null", PREFILL="prefill", DECODE="decode"),
     },
     "sglang.srt.dllm.mixin.req": {"ReqDllmMixin": PlainRequest},
 }

@@ -351,6 +351,10 @@ RULES = {
     "sglang-release-page-reserve": DerivedSetting(
         _page_reserve, "none before 0.5.10, charged in 0.5.10, needed from 0.5.11, always from 0.5.21"
     ),
+    "sglang-release-aborts": DerivedSetting(
+        lambda server: "output-or-chunk" if server.since((0, 5, 14)) else "output",
+        "output before 0.5.14, then output-or-chunk",
+    ),
     "sglang-release-eviction": DerivedSetting(
         lambda server: "leaves-to-fit" if server.since((0, 5, 17)) else "leaves",
         "leaves before 0.5.17, then leaves-to-fit",

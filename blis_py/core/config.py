@@ -328,6 +328,11 @@ class PassRules(SchedulerSettings):
     departures_at_decodes: bool = setting(False)
     """With `new-token-ratio`: a request that ended counts as running until a step of decodes is planned
     (SGLang before 0.5.23)."""
+    aborts_at: str = setting("boundary", choices=("boundary", "output", "output-or-chunk"))
+    """When a request leaves whose client gives up: at the next step boundary; with the outcome of its next
+    output (`output`: SGLang); or so, but in the middle of its prompt at the boundary, what its last chunk
+    computed being lost (`output-or-chunk`: SGLang from 0.5.14). With attention DP, drafts or KV from
+    elsewhere at the boundary."""
     radix_eviction: str = setting("blocks", choices=("blocks", "leaves", "leaves-to-fit"))
     """With the `radix` cache: unused content is evicted block by block, as needed, and private
     answers first; or as in SGLang in whole leaves, by their last lookup, answers among them: as much as

@@ -84,6 +84,10 @@ class Lifecycle:
         self._latest_priority = 0
         """That count which has changed last, and its priority."""
         self._num_waiting = 0
+        self.withdraws_late = config.aborts_at != "boundary" and source is None
+        """Whether running requests go on to their next output when their clients give up."""
+        self._withdrawn: dict[Request, None] = {}
+        """Those that go on to it."""
 
     # -- supplied by the kind of request ----------------------------------------------------------
 
@@ -237,13 +241,16 @@ class Lifecycle:
         return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
     def expire(self, now_ns: int) -> list[Request]:
-        """Drop the requests whose deadline has passed, and free what was let go; call between steps."""
+        """Drop the requests whose deadline has passed, and free what was let go; call between steps.
+
+        Those that go on to their next output are not returned; they finish with their reason.
+        """
         self.free_let_go()
         expired: list[Request] = []
         while self.first_deadline_ns <= now_ns:
             request = self._deadlines.first()
-            self.abort(request, FinishReason.TIMEOUT)
-            expired.append(request)
+            if self.withdraw(request, FinishReason.TIMEOUT):
+                expired.append(request)
         return expired
 
     @property
@@ -264,6 +271,15 @@ class Lifecycle:
         request.deadline_ns = now_ns
         self._deadlines.add(request)
         self._deadlines_changed()
+
+    def withdraw(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> bool:
+        """End a request as the engine does when its client gives up; call between steps.
+
+        Returns:
+            Whether it has left; otherwise it finishes with its next output.
+        """
+        self.abort(request, reason)
+        return True
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         """Drop a request, waiting or running; call between steps."""
@@ -461,10 +477,15 @@ class Lifecycle:
             self._count_waiting(request.priority, -1)
         else:
             self._leave(request)
+        self._withdrawn.pop(request, None)
+        self._expect_no_timeout(request)
+        request.status = FINISHED
+
+    def _expect_no_timeout(self, request: Request) -> None:
         if request.number >= 0:
             self._deadlines.remove(request)
+            request.number = -1
             self._deadlines_changed()
-        request.status = FINISHED
 
     def _deadlines_changed(self) -> None:
         first_ns = self._deadlines.first_ns

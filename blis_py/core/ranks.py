@@ -155,7 +155,7 @@ class RankedScheduler(StepScheduler):
         self.ranks = [Rank(scheduler) for scheduler in ranks]
         for scheduler in ranks:
             scheduler.publishes_late = False  # of outcomes, a rank learns of ends alone
-            scheduler.steps_alone = False
+            scheduler.steps_alone = scheduler.withdraws_late = False
         self.loads = None
         self.waiting = RankQueues(ranks)
         self._pool = RankedPool(ranks, self.book)

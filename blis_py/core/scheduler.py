@@ -179,7 +179,7 @@ class Scheduler(StepProgress):
     # -- steps ahead -----------------------------------------------------------------------------
 
     def identical_decode_steps(self, step: Step) -> int:
-        if step.prefills or step.preempted or self._unsettled or not self._foresees:
+        if step.prefills or step.preempted or self._unsettled or self._withdrawn or not self._foresees:
             return 1
         if self.loads is not None:
             if step.features.scanned_requests:

@@ -32,6 +32,7 @@ from blis_py.core.step_scheduler import StepScheduler
 
 _RUNNING: Final = (DECODING, STALLED, ENDING)
 """States of running requests whose prompts are complete."""
+_DECODES: Final = (DECODING, STALLED)
 
 
 class StepProgress(StepScheduler):
@@ -84,6 +85,9 @@ class StepProgress(StepScheduler):
             self._decoding.know_members()
         self._steps_taken = 0
         """With groups of layers: identical steps whose blocks have been taken, the planned one included."""
+        self._chunks_leave = config.aborts_at == "output-or-chunk"
+        self._unpublished = False
+        """Whether a request that leaves now adds nothing to the prefix cache."""
         self._owed_blocks = 0
         """Blocks the decodes of the planned step need and that are not reserved yet; negative if reserved
         ahead."""
@@ -92,6 +96,19 @@ class StepProgress(StepScheduler):
         if self._bursts is not None and self._bursts.emission.is_irregular(request):
             request.bursts = []
         return super().add(request)
+
+    def withdraw(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> bool:
+        alone = request.keeps_blocks or request.bursts is not None
+        late = self.withdraws_late and request in self.running and not alone
+        if not late or (request.status is PREFILLING and self._chunks_leave):
+            self._unpublished = late
+            self.abort(request, reason)
+            self._unpublished = False
+            return True
+        request.finish_reason = reason
+        self._withdrawn[request] = None
+        self._expect_no_timeout(request)
+        return False
 
     # -- a step's outcome ---------------------------------------------------------------------------
 
@@ -237,6 +254,8 @@ class StepProgress(StepScheduler):
             self._find_accepted(step.prefills)
         finished = step.ending
         self._unsettled -= len(finished)
+        if self._withdrawn:
+            stopped = [*stopped, *self._ending_early(step.end_tick - 1)]
         if stopped or (self._async and not _are_ending(finished)):
             finished = self._ended(finished, stopped, step.end_tick - 1)
         if len(finished) > 1:
@@ -285,9 +304,22 @@ class StepProgress(StepScheduler):
                 request.computed = request.num_tokens - 1
         if stopped:
             for request in stopped:
-                if request in ended:
+                if request in ended and request.finish_reason is None:
                     request.finish_reason = FinishReason.STOP
         return ended
+
+    def _ending_early(self, tick: int) -> list[Request]:
+        """Requests without a client that emitted in this step and have not reached their lengths."""
+        early = [r for r in self._withdrawn if r.status in _DECODES and self._emitted_in(r, tick)]
+        for request in early:
+            request.ends_late = True  # nothing foresaw it
+        return early
+
+    def _emitted_in(self, request: Request, tick: int) -> bool:
+        last_tick = self.tick - 1 if request.status is DECODING else request.last_tick
+        if not 0 <= request.first_tick <= tick <= last_tick:
+            return False
+        return not any(before < tick < after for before, after in request.gaps or ())
 
     # -- state visible to the driver -------------------------------------------------------------
 
@@ -377,7 +409,7 @@ class StepProgress(StepScheduler):
         if request.keeps_blocks and not keep:
             self.holding[request] = None
         else:
-            self.kv.release(request, keep, unknown)
+            self.kv.release(request, keep or self._unpublished, unknown)
 
     def retract(self, request: Request) -> None:
         if request.status is DECODING:

@@ -16,13 +16,14 @@ from blis_py.cluster.time.lookahead import Lookahead
 from blis_py.cluster.time.wakeups import Wakeable, WakeupQueue
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
-from blis_py.core.request import FINISHED, NEVER_NS, NO_VISIT, Request
+from blis_py.core.request import FINISHED, NEVER_NS, NO_VISIT, FinishReason, Request
 from blis_py.core.step import Step
 from blis_py.metrics.record import Outcome
 from blis_py.metrics.visits import Onward
 
 IDLE_NS: Final = -1
 """Returned when there is nothing to compute."""
+_TIMEOUT: Final = FinishReason.TIMEOUT
 _next: Final = next  # native code would look it up at every wake-up
 
 
@@ -384,14 +385,23 @@ class Instance(Wakeable):
     def _finished(self, requests: list[Request]) -> None:
         """Handle requests whose last tokens came with the step that has just ended."""
         self.in_flight -= len(requests)
-        if self.outlet is not None:
+        if self._life.withdraws_late:
+            requests = self._without_timed_out(requests)
+        if self.outlet is not None and requests:
             requests = self._hand_on(requests, self.outlet)
-            if not requests:
-                return
+        if not requests:
+            return
         if self._log is not None:
             self._log.finished(requests, self.now_ns)
         else:
             self._fate.finished(requests, self.now_ns)
+
+    def _without_timed_out(self, requests: list[Request]) -> list[Request]:
+        """Report requests whose clients timed out; returns the others."""
+        if all(request.finish_reason is not _TIMEOUT for request in requests):
+            return requests
+        self._fate.timed_out([request for request in requests if request.finish_reason is _TIMEOUT])
+        return [request for request in requests if request.finish_reason is not _TIMEOUT]
 
     def _hand_on(self, requests: list[Request], outlet: Outlet) -> list[Request]:
         """Close the visits of requests that continue elsewhere; returns those that are finished."""
