@@ -34,7 +34,7 @@ def config(scenario: Scenario, version: str) -> SchedulerConfig:
         "max_num_seqs": scenario["max_num_seqs"],
         "max_num_batched_tokens": scenario["max_num_batched_tokens"],
         "block_size": scenario["block_size"],
-        "scheduler": "fcfs",
+        "scheduler": scenario["policy"],
         "async_scheduling": scenario["async_scheduling"],
         "prefix_cache": "radix" if scenario["enable_prefix_caching"] else "none",
         **scenario["ours"],
@@ -110,6 +110,14 @@ def with_aborts(rng: Random, release: Release, asynchronous: bool) -> Scenario:
     return drawn
 
 
+def by_cache(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Queue orders that look into the cache, with few places and with prompts that begin alike."""
+    drawn = scenario(rng, release, asynchronous, caching=True, sharing=rng.random() < 0.9)
+    drawn["policy"] = rng.choice(("lpm", "dfs-weight"))
+    drawn["max_num_seqs"] = rng.choice((2, 4, 8))
+    return drawn
+
+
 def python() -> Sequence[str] | None:
     """This interpreter with its packages, of which torch is used; None, and a note, without torch."""
     if find_spec("torch") is None:
@@ -127,7 +135,7 @@ def _variants() -> tuple[Variant, ...]:
     draws: list[tuple[str, Callable[..., Scenario]]] = [
         (name, partial(scenario, caching=caching, sharing=sharing)) for name, caching, sharing in kinds
     ]
-    draws.append(("aborts", with_aborts))
+    draws += [("aborts", with_aborts), ("orders by cache", by_cache)]
     return tuple(
         Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous))
         for name, draw in draws

@@ -185,7 +185,7 @@ class Server(_Scheduler):  # type: ignore[misc]
         self.tree_cache = self._tree(scenario["enable_prefix_caching"])
         self.model_config = Section(is_encoder_decoder=False, vocab_size=_VOCABULARY)
         self.spec_algorithm = NoDrafts()
-        self.policy = _policies.SchedulePolicy("fcfs", self.tree_cache, False, False, False)
+        self.policy = _policies.SchedulePolicy(scenario["policy"], self.tree_cache, False, False, False)
         self._begin_ratio()
         self.metrics_reporter = self.ipc_channels = self.load_publisher = Silent()
         self.grammar_manager = Section(has_waiting_grammars=_no, abort_requests=_nothing)

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from blis_py.core.blocks import BlockPool, CacheChanges, CacheReader, block_count
 from blis_py.core.decoding import DecodeSet
+from blis_py.core.radix_node import Node
 from blis_py.core.request import Request
 
 
@@ -161,6 +162,11 @@ class KVCache:
 
     def touch(self, request: Request) -> None:
         """Count the cached prefix of a waiting request as used."""
+
+    def look_up(self, request: Request) -> tuple[Node, int]:
+        """End of a waiting request's cached prefix, its last token included, in the tree, and the blocks of
+        that prefix; counts as a use."""
+        raise NotImplementedError
 
     def _register(self, request: Request, first: int, end: int) -> None:
         """Register the full blocks `first` to `end` of a request, which the step being planned computes."""

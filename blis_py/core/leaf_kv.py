@@ -10,7 +10,7 @@ from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.leaf_tree import LeafTree, Private
 from blis_py.core.radix import Match
 from blis_py.core.radix_kv import RadixKV, RadixPool
-from blis_py.core.radix_node import Keys
+from blis_py.core.radix_node import Keys, Node
 from blis_py.core.request import Request
 
 
@@ -93,8 +93,12 @@ class LeafKV(RadixKV):
         return self._leaves.blocks(match)
 
     def touch(self, request: Request) -> None:
+        self.look_up(request)
+
+    def look_up(self, request: Request) -> tuple[Node, int]:
         limit = self._limit(request.num_tokens // self.block_size, request)
-        self._leaves.find(self._keys(request, 0, limit), limit, request.extra_key)
+        match = self._leaves.find(self._keys(request, 0, limit), limit, request.extra_key)
+        return match.node, match.blocks
 
     def _limit(self, blocks: int, request: Request) -> int:
         """Blocks of those that may be found."""

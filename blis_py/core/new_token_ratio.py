@@ -15,6 +15,7 @@ from typing import Final
 
 from blis_py.core.admission_rule import AdmissionRule, Admitted, limit_of
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.pass_order import PassOrder
 from blis_py.core.request import ENDING, PREFILLING, Request
 
 _LONGEST: Final = 4096
@@ -65,6 +66,9 @@ class NewTokenRatio(AdmissionRule):
         """The step after the latest that computed prompts."""
         # Of the pass being planned.
         self._refresh_every = config.waiting_prefix_refresh if self._caches else 0
+        waiting = instance.waiting
+        self._order = waiting if isinstance(waiting, PassOrder) else None
+        """The queue, if it is sorted in every pass."""
         self._refreshes = 0
         """Passes with waiting requests so far."""
         self._begun_tick = -1
@@ -162,8 +166,10 @@ class NewTokenRatio(AdmissionRule):
         if not prompts and not self.full and self._allocatable() <= 0:
             self.full = True
         self._opens = not self.full
-        if self._refresh_every and (self._opens or prompts):
-            self._refresh_waiting()
+        if self._opens or prompts:
+            sorts = self._order is not None and self._order.begin_pass()
+            if self._refresh_every and not sorts:
+                self._refresh_waiting()
         return self._opens
 
     def _refresh_waiting(self) -> None:

@@ -15,6 +15,7 @@ from blis_py.core._fifo import FifoQueue
 from blis_py.core._hrrn import HighestResponseRatio
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.lpm import LongestPrefixMatch
+from blis_py.core.pass_order import HeaviestBranchFirst, LongestMatchFirst, sorts_by_pass
 from blis_py.core.queues import AgingQueue, SortedQueue, WaitingQueue
 from blis_py.core.request import Request
 
@@ -43,9 +44,9 @@ SCHEDULERS: dict[str, Callable[[SchedulerConfig], WaitingQueue]] = {
         else AgingQueue(shortest_job_first, int(config.sjf_aging_ms * 1e6))
     ),
     "reverse-priority": lambda config: SortedQueue(reverse_priority),
-    "lpm": LongestPrefixMatch,
+    "lpm": lambda config: LongestMatchFirst(config) if sorts_by_pass(config) else LongestPrefixMatch(config),
     "hrrn": HighestResponseRatio,
-    "dfs-weight": DfsWeight,
+    "dfs-weight": lambda config: HeaviestBranchFirst(config) if sorts_by_pass(config) else DfsWeight(config),
 }
 
 CACHE_AWARE = ("lpm", "hrrn", "dfs-weight")
