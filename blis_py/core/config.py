@@ -329,7 +329,7 @@ class PassRules(SchedulerSettings):
     """With `new-token-ratio`: a request that ended counts as running until a step of decodes is planned
     (SGLang before 0.5.23)."""
     aborts_at: str = setting("boundary", choices=("boundary", "output", "output-or-chunk"))
-    """When a request leaves whose client gives up: at the next step boundary; with the outcome of its next
+    """Departure of a request whose client timed out: at the next step boundary; with the outcome of its next
     output (`output`: SGLang); or so, but in the middle of its prompt at the boundary, what its last chunk
     computed being lost (`output-or-chunk`: SGLang from 0.5.14). With attention DP, drafts or KV from
     elsewhere at the boundary."""

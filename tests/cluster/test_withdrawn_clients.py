@@ -43,7 +43,7 @@ def test_a_place_is_free_one_step_after_the_boundary_and_the_client_sees_no_more
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_steps_at_once_are_single_steps_whoever_gives_up(asynchronous: bool) -> None:
+def test_steps_at_once_are_single_steps_with_timeouts(asynchronous: bool) -> None:
     rng = Random(7)
     withdrawn = 0
     for _ in range(40):
