@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
@@ -83,23 +84,11 @@ class LimitsMiddleware:
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         headers = dict(scope["headers"])
-        if problem := foreign(headers, self._settings):
-            await _refuse(send, 403, problem, [(b"connection", b"close")])
-            return
-        if not self._admits(path, headers.get(b"authorization", b"")):
-            await _refuse(send, 401, "the API key is missing or wrong", [(b"www-authenticate", b"Bearer")])
-            return
-        if path.startswith(_ADMIN) and not self._opens_admin:
-            fix = "start the server with --enable-admin" + (
-                " or a key" if self._settings.key_opens_admin else ""
-            )
-            await _refuse(send, 403, f"this changes the server: {fix}", [(b"connection", b"close")])
-            return
-        declared = headers.get(b"content-length", b"0")
-        if declared.isascii() and declared.isdigit() and int(declared) > self._max_bytes:
-            if int(declared) <= _DISCARDED_BYTES:
+        declared = _declared_bytes(headers)
+        if refusal := self._refusal(path, headers, declared):
+            if declared <= _DISCARDED_BYTES:
                 await _discard(receive)
-            await _refuse(send, 413, self._problem, [(b"connection", b"close")])
+            await _refuse(send, *refusal)
             return
         received, until_s = 0, asyncio.get_running_loop().time() + _BODY_S
         whole = False
@@ -120,6 +109,20 @@ class LimitsMiddleware:
             return message
 
         await self._app(scope, counted, send)
+
+    def _refusal(
+        self, path: str, headers: Mapping[bytes, bytes], declared: int
+    ) -> tuple[int, str, list[tuple[bytes, bytes]]] | None:
+        """Status, reason and headers of a response to a request that is refused by its head; else None."""
+        closes = [(b"connection", b"close")]
+        if problem := foreign(headers, self._settings):
+            return 403, problem, closes
+        if not self._admits(path, headers.get(b"authorization", b"")):
+            return 401, "the API key is missing or wrong", [(b"www-authenticate", b"Bearer")]
+        if path.startswith(_ADMIN) and not self._opens_admin:
+            key = " or a key" if self._settings.key_opens_admin else ""
+            return 403, f"this changes the server: start the server with --enable-admin{key}", closes
+        return (413, self._problem, closes) if declared > self._max_bytes else None
 
     def _admits(self, path: str, given: bytes) -> bool:
         if self._key is None or path in OPEN_PATHS:
@@ -158,12 +161,22 @@ def _is_local(name: str, names: Sequence[str]) -> bool:
     return True
 
 
+def _declared_bytes(headers: Mapping[bytes, bytes]) -> int:
+    """The length of a body by its head; 0 if that says nothing."""
+    declared = headers.get(b"content-length", b"0")
+    return int(declared) if declared.isascii() and declared.isdigit() else 0
+
+
 async def _discard(receive: Receive) -> None:
-    """Read a body to its end: a client that is still sending might not see the answer."""
-    while True:
-        message = await receive()
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
+    """Read a body to its end, or as far as it comes in time.
+
+    A client that is still sending might not see the answer.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_BODY_S):
+            message = await receive()
+            while message["type"] == "http.request" and message.get("more_body"):
+                message = await receive()
 
 
 async def _refuse(send: Send, status: int, problem: str, headers: Iterable[tuple[bytes, bytes]]) -> None:

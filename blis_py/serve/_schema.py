@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MOST_STOPS, MOST_CHOICES, MOST_MESSAGES, MOST_TOOLS = 64, 4096, 16_384, 1024
+MOST_FORM_CHARACTERS = 1 << 18
+"""Length of a schema, expression or grammar, which servers keep to compile it once."""
 _LARGEST_ID = 2**31 - 1
 Count = Annotated[int, Field(ge=0, le=_LARGEST_ID)]
 
@@ -33,6 +36,14 @@ def _prompt(value: Any) -> Any:
     return _token_ids(value) if int in kinds else value
 
 
+def _form(value: Any) -> Any:
+    """A form of the output, of bounded length."""
+    if value is not None and len(json.dumps(value, ensure_ascii=False)) > MOST_FORM_CHARACTERS:
+        raise ValueError(f"is longer than {MOST_FORM_CHARACTERS:,} characters")
+    return value
+
+
+OfForm = BeforeValidator(_form)
 TokenIds = Annotated[Any, BeforeValidator(_token_ids)]
 Prompt = Annotated[Any, BeforeValidator(_prompt)]
 Stop = Annotated[str, Field(max_length=1024)]
@@ -57,7 +68,7 @@ class JsonSchema(_Body):
 
 class ResponseFormat(_Body):
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
-    json_schema: JsonSchema | None = None
+    json_schema: Annotated[JsonSchema | None, OfForm] = None
 
 
 class GenerationBody(_Body):
@@ -83,11 +94,11 @@ class GenerationBody(_Body):
     ignore_eos: bool | None = False
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: Annotated[list[str], Field(max_length=MOST_CHOICES)] | None = None
-    guided_grammar: str | None = None
+    structured_outputs: Annotated[dict[str, Any] | None, OfForm] = None
+    guided_json: Annotated[str | dict[str, Any] | None, OfForm] = None
+    guided_regex: Annotated[str | None, OfForm] = None
+    guided_choice: Annotated[Annotated[list[str], Field(max_length=MOST_CHOICES)] | None, OfForm] = None
+    guided_grammar: Annotated[str | None, OfForm] = None
     user: str | None = None
     add_special_tokens: bool | None = None
 

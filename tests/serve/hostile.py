@@ -124,8 +124,29 @@ def fixed() -> Iterator[Hostile]:
         yield _of(f"role {str(role)[:20]}", CHAT, messages=[{"role": role, "content": "a"}])
     for content in (5, {}, [5], [{"type": "image_url"}], [{"type": "text", "text": 5}], [[]], True):
         yield _of(f"content {content}", CHAT, messages=[{"role": "user", "content": content}])
+    yield from _odd_parameters()
     yield from _texts()
     yield from _admin()
+
+
+def _odd_parameters() -> Iterator[Hostile]:
+    """Values at their bounds, or that contradict each other."""
+    for seed in (2**63 - 1, -(2**63), 2**63, 2**70):
+        yield _of(f"seed {seed}", COMPLETIONS, seed=seed, n=3)
+    for ids in ([[10**9]], [-5], [[]], [2**31 - 1], [2**31], [[1], "a", [2]]):
+        yield _of(f"echo of {ids}", COMPLETIONS, prompt=ids, echo=True)
+    for name in ("self", "loop", "context", "range", "raise_exception", "bos_token", "tools", "documents"):
+        yield _of(f"variable {name}", CHAT, chat_template_kwargs={name: [[{}]]})
+    yield _of("a deep variable", CHAT, chat_template_kwargs={"x": _deep(900)})
+    yield _of("more tokens at least than at most", COMPLETIONS, min_tokens=9, max_tokens=3)
+    yield _of("many streams", COMPLETIONS, stream=True, n=128, max_tokens=40)
+    yield _of("streamed log-probabilities", COMPLETIONS, stream=True, n=8, logprobs=20, max_tokens=40)
+    yield _of("an echo of nothing", CHAT, messages=[{"role": "user", "content": None}], echo=True)
+    yield _of("an answer to go on with", CHAT, messages=[], continue_final_message=True)
+    calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{"}}] * 20_000
+    yield _of("many calls", CHAT, messages=[{"role": "assistant", "content": None, "tool_calls": calls}])
+    for ids in ([10**18], [-1], [2**31] * 100_000, [0.5]):
+        yield Hostile(f"ids {ids[0]}", "/detokenize", json.dumps({"tokens": ids}).encode())
 
 
 def _texts() -> Iterator[Hostile]:
@@ -156,6 +177,9 @@ def _texts() -> Iterator[Hostile]:
         "many keys": b"{" + b",".join(b'"k%d":1' % n for n in range(100_000)) + b"}",
         "a key twice among many": b"{" + b",".join(b'"k%d":1' % n for n in range(100_000)) + b',"k99999":1}',
         "many lists": b'{"prompt": "a", "x": [' + b",".join([b"[]"] * 300_000) + b"]}",
+        "a byte order mark": b'\xef\xbb\xbf{"prompt": "a"}',
+        "digits of a fraction": b'{"prompt": "a", "temperature": 0.' + b"9" * 200_000 + b"}",
+        "blanks": b" " * 200_000 + b'{"prompt": "a"}',
     }
     for name, body in bodies.items():
         for path in (COMPLETIONS, CHAT, "/tokenize", "/detokenize"):
@@ -188,7 +212,17 @@ def _admin() -> Iterator[Hostile]:
         '{"broken": 1e999}',
     ):
         yield Hostile(f"failures {failures}", "/admin/config", b'{"failures": %s}' % failures.encode())
+    for config in (
+        '{"speedup": true}',
+        '{"answer_tokens": true}',
+        '{"answer_tokens": 1e400}',
+        json.dumps({"failures": {"kinds": ["server_error"] * 20_000}}),
+        json.dumps({"failures": _deep(900)}),
+    ):
+        yield Hostile(f"config {config[:30]}", "/admin/config", config.encode())
     for query in (
+        "wake_up?pool=%00&after_s=1e-320",
+        "sleep?instance=9&kill=maybe",
         "wake_up?after_s=inf",
         "wake_up?after_s=nan",
         "wake_up?after_s=-1",
@@ -222,6 +256,39 @@ def _admin() -> Iterator[Hostile]:
         "/v1/embeddings",
     ):
         yield Hostile(f"path {path[:30]}", path, b"", method="GET")
+
+
+def large(size: int = 31 * 2**20) -> Iterator[Hostile]:
+    """Bodies just below the limit of their length, of each kind of content."""
+
+    def of(name: str, path: str, begin: bytes, part: bytes, end: bytes, between: bytes = b",") -> Hostile:
+        count = (size - len(begin) - len(end)) // len(part + between)
+        return Hostile(f"{name}, {size} bytes", path, begin + between.join([part] * count) + end)
+
+    for name, key, part in (
+        ("texts", b"prompt", b'""'),
+        ("ids", b"prompt", b"1"),
+        ("fractions", b"prompt", b"1.5"),
+        ("stops", b"stop", b'"a"'),
+        ("stop tokens", b"stop_token_ids", b"1"),
+        ("choices", b"guided_choice", b'"a"'),
+        ("objects", b"x", b"{}"),
+    ):
+        yield of(name, COMPLETIONS, b'{"prompt": "a", "%s": [' % key, part, b"]}")
+    for key in (b"prompt", b"guided_regex", b"guided_grammar", b"model", b"user"):
+        for part in (b"a", b"\\u0041"):
+            begin = b'{"prompt": "a", "%s": "' % key
+            yield of(f"{key.decode()} of {part.decode()}", COMPLETIONS, begin, part, b'"}', between=b"")
+    yield of("blanks", COMPLETIONS, b"", b" ", b'{"prompt": "a"}', between=b"")
+    yield of("an enum", COMPLETIONS, b'{"prompt": "a", "guided_json": {"enum": [', b"1", b"]}}")
+    message, text = b'{"role": "user", "content": ""}', b'{"type": "text", "text": ""}'
+    yield of("messages", CHAT, b'{"messages": [', message, b"]}")
+    yield of("parts", CHAT, b'{"messages": [{"role": "user", "content": [', text, b"]}]}")
+    yield of("tools", CHAT, b'{"messages": [%s], "tools": [' % message, b'{"type": "function"}', b"]}")
+    yield of("messages", "/tokenize", b'{"messages": [', message, b"]}")
+    yield of("words", "/tokenize", b'{"return_token_strs": true, "prompt": "', b"a ", b'"}', between=b"")
+    yield of("ids", "/detokenize", b'{"tokens": [', b"1", b"]}")
+    yield of("kinds", "/admin/config", b'{"failures": {"kinds": [', b'"server_error"', b"]}}")
 
 
 FIELDS = {

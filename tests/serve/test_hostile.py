@@ -75,6 +75,29 @@ def test_what_is_not_served_is_refused_by_its_name(path: str, body: dict[str, ob
     with_fleet(use)
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("guided_regex", "a" * 300_000),
+        ("guided_grammar", "a" * 300_000),
+        ("guided_json", {"enum": ["a" * 300_000]}),
+        ("guided_json", json.dumps({"enum": ["a" * 300_000]})),
+        ("guided_choice", ["a" * 100_000] * 3),
+        ("structured_outputs", {"choice": ["a" * 300_000]}),
+        ("structured_outputs", {"json": {"enum": ["a"] * 100_000}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {"const": "a" * 300_000}}}),
+    ],
+)
+def test_forms_that_are_kept_have_a_bounded_length(name: str, form: object) -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        got = await client.post(COMPLETIONS, json={"prompt": "a", name: form})
+        assert got.status_code == 400
+        assert got.json()["error"]["param"].startswith(name)
+        assert "is longer than 262,144 characters" in got.json()["error"]["message"]
+
+    with_fleet(use)
+
+
 def test_values_without_effect_are_accepted() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         body = {"logit_bias": {}, "prompt_logprobs": None, "length_penalty": 1.0, "use_beam_search": False}
