@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,8 @@ _FLAGS = {"gpus": "--gpu", "models": "--model"}
 _OWN_FILE = {"gpus": "a path to your own .yaml", "models": "--model-config with a HuggingFace config.json"}
 _FAMILY, _MOST_PROPOSED = 5, 4
 """Letters that the names of a family have in common, and names that are proposed at most."""
+_FIRST, _ALIKE = 3, 0.6
+"""Letters of a first word that leads to its family, and similarity from which a spelling is proposed."""
 _VARIANT = (
     r"(?i)^meta[-_](?=llama)|[-_](instruct|chat|base|hf|it|thinking[-_]2507|\d{4})(?=([-_](fp8|nvfp4))?$)"
 )
@@ -102,7 +105,7 @@ def _unknown(kind: str, name: str) -> InputError:
     short, nearest = name.rsplit("/", 1)[-1], nearest_names(kind, name)
     stored = [found[1] for found in _FORMAT.finditer(short)] if kind == "models" else []
     if not nearest:
-        fix = f"use {_OWN_FILE[kind]}, or one of {', '.join(known_names(kind))}"
+        fix = f"use {_OWN_FILE[kind]}, or one that blis {kind} lists"
     else:
         of = "one is" if len(nearest) == 1 else "ones are"
         fix = f"use {_OWN_FILE[kind]} of {short}; the nearest bundled {of} {', '.join(nearest)}"
@@ -113,7 +116,8 @@ def _unknown(kind: str, name: str) -> InputError:
 
 
 def nearest_names(kind: str, name: str) -> list[str]:
-    """Profiles for the longest part of the name, up to a dash, that a profile has or begins with."""
+    """Profiles for the longest part of the name, up to a dash, that a profile has or begins with, the most
+    alike first; those that are spelled alike where no part leads to one."""
     short = name.rsplit("/", 1)[-1]
     ends = [len(short), *(dash.start() for dash in reversed(list(re.finditer("[-_ ]", short))))]
     for end in ends:
@@ -122,12 +126,17 @@ def nearest_names(kind: str, name: str) -> list[str]:
             return [str(stem)]
         begun = squeeze(short[:end])
         spellings = {**_further_names(kind), **_stems(kind)}
-        stems = [spellings[spelling] for spelling in spellings if spelling.startswith(begun)]
-        if not stems and end == len(short):
-            stems = [spellings[spelling] for spelling in spellings if begun in spelling]
-        if stems and len(begun) >= _FAMILY:
-            return list(dict.fromkeys(stems))[:_MOST_PROPOSED]
-    return []
+        among = [spelling for spelling in spellings if spelling.startswith(begun)]
+        if not among and end == len(short):
+            among = [spelling for spelling in spellings if begun in spelling]
+        if among and len(begun) >= _FAMILY:
+            among.sort(key=lambda spelling: -SequenceMatcher(None, squeeze(short), spelling).ratio())
+            return list(dict.fromkeys(spellings[spelling] for spelling in among))[:_MOST_PROPOSED]
+    spellings = {**_further_names(kind), **_stems(kind)}
+    first = re.split("[-_ .]", short)[0].lower()
+    alike = [each for each in spellings if len(first) >= _FIRST and each.startswith(first)]
+    alike += get_close_matches(squeeze(short), spellings, n=2 * _MOST_PROPOSED, cutoff=_ALIKE)
+    return list(dict.fromkeys(spellings[spelling] for spelling in alike))[:_MOST_PROPOSED]
 
 
 def squeeze(name: str) -> str:

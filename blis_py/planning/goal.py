@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +13,11 @@ from blis_py.errors import InputError
 from blis_py.metrics.load import SATURATED
 from blis_py.metrics.registry import METRICS
 from blis_py.metrics.slo import limit_and_measured
+from blis_py.metrics.slo_words import latency, title_of
 from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 
 ALL_REQUESTS = ""
 DEFAULT_MAX_REQUESTS, DEFAULT_MAX_EXTENDED = 10_000, 50_000
-_TARGET = re.compile(r"(?:(?P<slo_class>[^.]+)\.)?(?P<metric>[a-z0-9_]+)\.(?P<stat>[a-z]+|p\d+(?:\.\d+)?)")
 _LOST = ("rejected", "unservable", "timed_out", "evicted")
 
 
@@ -41,12 +40,12 @@ class Requirement:
     @property
     def title(self) -> str:
         """The target in the field's words: `p99 TTFT`, `critical p99 TTFT`."""
-        return self.what if self.unit in ("share", "per s") else _title(self.what)
+        return self.what if self.unit in ("share", "per s") else title_of(self.what)
 
     def __str__(self) -> str:
         if self.unit == "ms":
-            text = "is never reached" if self.measured is None else in_ms(self.measured, self.limit)
-            return f"{self.title} {text} (target {in_ms(self.limit, self.measured)})"
+            text = "is never reached" if self.measured is None else latency(self.measured, self.limit)
+            return f"{self.title} {text} (target {latency(self.limit, self.measured)})"
         if self.unit == "per s":
             text = "none" if self.measured is None else _digits(self.measured)
             return f"{self.what} {text} (target: at least {_digits(self.limit)})"
@@ -255,15 +254,6 @@ def parse_at_least(texts: Iterable[str]) -> dict[str, float]:
     return minima
 
 
-def _title(what: str) -> str:
-    """`p99 TTFT` from `ttft.p99`, with the SLO class in front."""
-    match = _TARGET.fullmatch(what)
-    if match is None:
-        return what
-    name = {"scheduling_delay": "scheduling delay"}.get(match["metric"], match["metric"].upper())
-    return f"{match['slo_class'] or ''} {match['stat']} {name}".strip()
-
-
 def parse_attainment(text: str) -> dict[str, float]:
     """`99%` of all requests, or by class: `critical=99.9%,standard=95%`.
 
@@ -297,19 +287,6 @@ def parse_share(text: str, *, key: str, shown: str | None = None) -> float:
             "is not a share", key=key, value=shown or text, fix=f"write {meant:g}% or {meant / 100:g}"
         )
     return share
-
-
-def in_ms(ms: float, beside: float | None = None) -> str:
-    """A latency in ms with its significant digits.
-
-    Args:
-        beside: a latency shown next to it, from which it must look different if it is.
-    """
-    if beside is not None and ms != beside and in_ms(ms) == in_ms(beside):
-        return f"{ms:,.6g} ms"
-    if ms >= 10_000:
-        return f"{ms / 1000:,.1f} s"
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
 def as_dict(judgement: Judgement) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.metrics.slo_words import latency
 from blis_py.planning._space import drained
 from blis_py.planning.axes import Axis, Point, grid
 from blis_py.planning.best_load import Tried, loads
 from blis_py.planning.fleets import gpus_of, price_of
-from blis_py.planning.goal import Goal, in_ms
+from blis_py.planning.goal import Goal, Judgement
 from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
@@ -26,6 +27,8 @@ CONCURRENCIES = tuple(2**power for power in range(10))
 _ROUNDS = 8
 """Requests of a run, over its concurrency."""
 _MIN = 64
+_CLEARLY = 0.01
+"""Relative distance to a target from which a mean without the start of its run misses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Operating:
         )
         if self.dollars_per_million is not None:
             text += f", ${self.dollars_per_million:,.2f} per million output tokens"
-        return text if self.ttft_p50_ms is None else f"{text}, median TTFT {in_ms(self.ttft_p50_ms)}"
+        return text if self.ttft_p50_ms is None else f"{text}, median TTFT {latency(self.ttft_p50_ms)}"
 
 
 @dataclass(frozen=True)
@@ -192,17 +195,30 @@ class _Operated:
 
 def _outcomes(configs: Sequence[RunConfig], runner: Runner, goal: Goal) -> list[JobOutcome]:
     """The outcome of each configuration; one that misses a target is run again as long as its steady state
-    needs."""
+    needs, unless twice the length shows that it misses it there, too."""
     outcomes = runner.run([_job(config) for config in configs])
     lengths = {
         index: length
         for index, outcome in enumerate(outcomes)
         if outcome.ran and not goal.judge(outcome).holds and (length := steady_length(outcome, goal)) > 1
     }
+    doubled = [index for index, length in lengths.items() if length > 2 and not outcomes[index].slo]
+    for index, outcome in zip(doubled, runner.run([_job(configs[at], 2.0) for at in doubled]), strict=True):
+        if _misses_steadily(goal.judge(outcomes[index]), goal.judge(outcome)):
+            outcomes[index] = outcome
+            del lengths[index]
     longer = runner.run([_job(configs[index], length) for index, length in lengths.items()])
     for index, outcome in zip(lengths, longer, strict=True):
         outcomes[index] = outcome
     return outcomes
+
+
+def _misses_steadily(once: Judgement, twice: Judgement) -> bool:
+    """Whether means that have half the share of the start in a run of twice the length miss a target without
+    it: what the start adds to a mean falls as the inverse of the length."""
+    if twice.holds or not once.requirements or not twice.requirements:
+        return False
+    return 2 * twice.slack - once.slack < -_CLEARLY
 
 
 def _job(config: RunConfig, length: float = 1.0) -> Job:

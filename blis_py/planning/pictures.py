@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_py.figures.style import BLUE, GREY, ORANGE, VERMILLION, Picture, grid, headline, in_house_style, say
+from blis_py.metrics.slo_words import latency
 from blis_py.planning.analysis import CHANGE
-from blis_py.planning.goal import Requirement, in_ms
+from blis_py.planning.goal import Requirement
 from blis_py.planning.report_text import change_names, of_models
 from blis_py.planning.result import PlanResult, Standing
 
@@ -178,4 +179,4 @@ def _used(requirements: tuple[Requirement, ...], what: str) -> float:
 def _times_limit(tightest: Requirement | None, used: float) -> str:
     if used == float("inf") or tightest is None:
         return "never"
-    return in_ms(used * tightest.limit) if tightest.unit == "ms" else f"{used:.2f} ×"
+    return latency(used * tightest.limit) if tightest.unit == "ms" else f"{used:.2f} ×"

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 
 def ms(value: float | None) -> str:
-    """Three to five digits, whatever the size."""
-    return "-" if value is None else f"{value:,.{2 if value < 100 else 1 if value < 1000 else 0}f}"
+    """Three to five digits of a time in ms; from 1,000 ms on in seconds, with their unit."""
+    if value is None:
+        return "-"
+    return _digits(value) if value < 1000 else f"{_digits(value / 1000)} s"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.{2 if value < 100 else 1 if value < 1000 else 0}f}"
 
 
 def short(value: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from blis_py.errors import plain
 from blis_py.metrics.load import AT_ONCE, CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import METRICS, shown_in
-from blis_py.metrics.slo import limit_and_measured
+from blis_py.metrics.slo_words import sentence
 from blis_py.report._amounts import count, ms, short
 from blis_py.report.kinds import LINES
 
@@ -25,6 +25,8 @@ _MAX_INSTANCES = 8
 """Most instances with a row each; beyond, the spread over instances is shown."""
 
 _MAX_GROUPS = 20
+_PASSING = 0.01
+"""Share of a run below which an overload that drained is no headline."""
 
 
 def print_summary(summary: Summary, file: TextIO | None = None, width: int | None = None) -> None:
@@ -60,7 +62,9 @@ def _print(
 
 def _head(summary: Summary, width: int) -> Iterable[RenderableType]:
     cluster = summary["cluster"]
-    yield _load(summary["load"], cluster["requests"])
+    targets, load = [*_targets(summary["slo"])], _load(summary, cluster["requests"])
+    lost = summary["load"]["verdict"] == SATURATED  # latencies depend on the length of the run then
+    yield "\n".join([load, *targets] if lost else [*targets, load])
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
     if "admission" in summary:
         yield _flow(_admission(summary["admission"]), width)
@@ -74,8 +78,6 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     if "sessions" in summary:
         yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
-    if summary["slo"]:
-        yield _slo_table(summary["slo"], width)
 
 
 def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
@@ -105,8 +107,6 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _flow(_routing(summary["routing"], cluster), width)
     if cluster["goodput"]:
         yield _flow(_goodput(cluster["goodput"]), width)
-    if summary["slo"]:
-        yield _slo_table(summary["slo"], width)
 
 
 def _flow(facts: Iterable[str], width: int) -> str:
@@ -123,8 +123,21 @@ def _flow(facts: Iterable[str], width: int) -> str:
     return "\n".join(lines)
 
 
-def _load(load: Summary, counts: Summary) -> str:
+def _targets(verdicts: Sequence[Summary]) -> Iterable[str]:
+    """Targets with their distances: those that are missed first."""
+    marks = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[yellow]–[/]"}
+    for each in sorted(verdicts, key=lambda verdict: verdict["met"] is not False):
+        yield f"{marks[each['met']]} {_first_upper(_name(sentence(each)))}"
+
+
+def _first_upper(text: str) -> str:
+    """A sentence that begins with a class as with a word; a statistic (`p99`) stays as it is."""
+    return text if text[:1] == "p" and text[1:2].isdigit() else text[:1].upper() + text[1:]
+
+
+def _load(summary: Summary, counts: Summary) -> str:
     """Whether the cluster keeps up with the load, shown before any latency."""
+    load = summary["load"]
     verdict, growth = load["verdict"], load["backlog_growth_per_s"]
     served = f"{short(load['served_per_s'])} requests/s served"
     rates = f"{short(load['offered_per_s'])} offered, {served}"
@@ -144,6 +157,8 @@ def _load(load: Summary, counts: Summary) -> str:
         if counts.get("still_queued", 0) > counts["completed"]:
             of_whom = "are of those that got through"
         return f"[bold red]saturated[/]: {rates}, {grows}; latencies {of_whom}"
+    if verdict == OVERLOADED and load["overloaded_s"] < _PASSING * summary["window"]["duration_s"]:
+        return f"[bold green]stable[/]: {rates}; queues of {_seconds(load['overloaded_s'])} in all"
     if verdict == OVERLOADED:
         return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"
     if verdict == STABLE:
@@ -212,7 +227,6 @@ def _throughput(cluster: Summary) -> Iterable[str]:
 
 def _engine(cluster: Summary) -> Iterable[str]:
     yield f"{cluster['steps']:,} steps of {short(cluster['mean_batch_tokens'])} tokens"
-    yield f"busy {_percent(cluster['busy_pct'])}"
     yield f"KV {_percent(cluster['kv_mean_pct'])} mean, {_percent(cluster['kv_peak_pct'])} peak"
     ceiling = cluster["prefix_hit_ceiling"]
     at_most = "" if ceiling is None else f" (at most {_percent(100 * ceiling)})"
@@ -277,7 +291,6 @@ InstanceColumns = dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str]
 _USE: InstanceColumns = {
     "requests": (lambda one: one["requests"]["injected"], lambda value: f"{value:,.0f}"),
     "tokens /s": (lambda one: one["throughput"]["output_tokens_per_s"], lambda value: short(value)),
-    "busy %": (lambda one: one["busy_pct"], lambda value: _tenths(value)),
 }
 _MEMORY: InstanceColumns = {
     "KV mean %": (lambda one: one["kv_mean_pct"], lambda value: _tenths(value)),
@@ -332,17 +345,6 @@ def _over(
 ) -> str:
     values = [value for one in instances if (value := read(one)) is not None]
     return show(pick(values) if values else None)
-
-
-def _slo_table(verdicts: Sequence[Summary], width: int) -> Table:
-    words = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "no requests"}
-    rows = []
-    for verdict in verdicts:
-        what = f"{_name(verdict['slo_class'])} " if verdict["slo_class"] else ""
-        name = f"{what}{verdict['metric']} {verdict['stat']}"
-        limit, measured, unit = limit_and_measured(verdict)
-        rows.append([f"{name}{unit}", ms(limit), ms(measured), words[verdict["met"]]])
-    return _table("SLO", ("limit, ms", "measured, ms", "met"), rows, width)
 
 
 def _name(given: str) -> str:

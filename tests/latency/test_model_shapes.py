@@ -28,6 +28,7 @@ PUBLISHED_BILLIONS = {
     "kimi-k2-thinking": (1026.4, 32.9),
     "llada2.0-mini": (16.26, 1.43),
     "llama-2-7b": (6.74, 6.74),
+    "llama-2-13b": (13.02, 13.02),
     "llama-2-70b": (68.98, 68.98),
     "llama-3.1-8b": (8.03, 8.03),
     "llama-3.1-70b": (70.55, 70.55),
@@ -184,9 +185,11 @@ def test_a_model_in_another_format_is_refused_with_the_nearest_one(spelling: str
     [
         ("Qwen3.6", "qwen3.6-27b, qwen3.6-35b-a3b"),
         ("nvidia/Nemotron-3-Super", "nemotron-3-super-120b-a12b-fp8, nemotron-3-super-120b-a12b-nvfp4"),
-        ("google/gemma-4", "gemma-4-26b-a4b, gemma-4-31b"),
+        ("google/gemma-4", "gemma-4-31b, gemma-4-26b-a4b"),
         ("Mistral-Small", "mistral-small-3-24b, mistral-small-3.2-24b"),
-        ("R1-Distill", "llama-3.1-8b, llama-3.1-70b"),
+        ("R1-Distill", "qwen2.5-7b, llama-3.1-8b, qwen2.5-14b"),
+        ("deepseek-r9", "deepseek-r1, deepseek-v3"),
+        ("gpt-5", "gpt-oss-120b, gpt-oss-20b"),
     ],
 )
 def test_a_family_is_answered_with_its_models(spelling: str, nearest: str) -> None:
@@ -257,9 +260,14 @@ def test_a_config_is_called_as_its_checkpoint_is(path: str, name: str) -> None:
     assert config_name(path) == name
 
 
-def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"--model: unknown model.*gpt-5.*--model-config.*qwen3-14b"):
-        load_model("gpt-5")
+def test_an_unknown_name_is_refused_with_what_can_be_given_instead() -> None:
+    listed = "--model-config with a HuggingFace config.json, or one that blis models lists"
+    with pytest.raises(InputError, match=rf"--model: unknown model.*xyz.*{listed}"):
+        load_model("xyz")
+    with pytest.raises(InputError, match=r"the nearest bundled ones are h100, "):
+        load_gpu("h1000")
+    with pytest.raises(InputError, match=r"the nearest bundled ones are rtx-4090"):
+        load_gpu("rtx4080")
 
 
 @pytest.mark.parametrize(

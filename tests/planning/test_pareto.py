@@ -185,3 +185,37 @@ def test_a_point_that_misses_a_target_is_run_as_long_as_its_steady_state_needs(
     base = Study(overrides=(("model", "model", "llama-3.1-8b"),))
     module.pareto(base, [axis("tp", "2")], Noted(), Goal())  # type: ignore[arg-type]
     assert Noted.lengths == [1.0, 1.0, 1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "lengths"),
+    [(0.0, [1.0, 2.0]), (6.0, [1.0, 2.0, 12.5])],
+    ids=["misses without the start", "misses by the start alone"],
+)
+def test_a_mean_that_misses_clearly_without_its_start_is_not_run_for_long(
+    monkeypatch: pytest.MonkeyPatch, start_ms: float, lengths: list[float]
+) -> None:
+    """What the start adds falls as the inverse of the length: 6, 3 and 0.48 ms on top of 9 of 10."""
+
+    class Noted:
+        lengths: ClassVar[list[float]] = []
+
+        def run(self, jobs: Sequence[Job]) -> list[JobOutcome]:
+            self.lengths += [job.variation.length for job in jobs]
+            return [self._of(job.variation.length) for job in jobs]
+
+        def _of(self, length: float) -> JobOutcome:
+            tpot_ms = (9.0 if start_ms else 11.0) + start_ms / length
+            figures: dict[str, float | None] = {
+                "throughput.output_tokens_per_s": 1000.0,
+                "tpot_ms.mean": tpot_ms,
+            }
+            return JobOutcome(figures, facts={"requests": 64 * length}, verdict="keeps up")
+
+    monkeypatch.setattr(module, "steady_length", lambda *_: 12.5)
+    monkeypatch.setattr(module, "loads", lambda count, run: [run([(0, 32)])])
+    base = Study(overrides=(("model", "model", "llama-3.1-8b"),))
+    goal = Goal(at_least={"tokens_per_s_per_user": 100.0}, unlimited=True)
+    (point,) = module.pareto(base, [axis("tp", "2")], Noted(), goal).points  # type: ignore[arg-type]
+    assert Noted.lengths == lengths
+    assert point.meets == bool(start_ms)

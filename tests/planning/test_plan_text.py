@@ -426,7 +426,7 @@ def test_a_figure_that_misses_its_target_by_a_hair_looks_different_from_it() -> 
         Requirement("ttft.p95", 1000, 1000.3, "ms", -0.0003),
         Requirement("e2e.p99", 500, 514, "ms", -0.03),
     )
-    assert str(by_a_hair) == "p95 TTFT 1,000.3 ms (target 1,000 ms)"
+    assert str(by_a_hair) == "p95 TTFT 1.0003 s (target 1 s)"
     assert str(plain) == "p99 E2E 514 ms (target 500 ms)"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flags.flag import Flag, Flags
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from blis_py.planning.plan import Plan
     from blis_py.planning.result import Standing
     from blis_py.planning.stationary import HighestRate
+    from blis_py.planning.study import Study
 
 _PLAN = (
     *VARY,
@@ -109,10 +111,6 @@ def plan(flags: Flags) -> int:
     The exit code is 0 also if no configuration meets all targets: then the one that comes nearest is printed.
     An interrupt prints what is known so far; the exit code is 130 then.
     """
-    from blis_py.planning.api import plan as find_plan
-    from blis_py.planning.prices import parse_prices
-    from blis_py.planning.widths import held
-
     style = format_of(flags)
     check_out(flags, others="--emit" in flags)
     folders: dict[str, str] = {}
@@ -129,30 +127,8 @@ def plan(flags: Flags) -> int:
     if {"--max-rate", "--trials"} <= flags.keys():
         raise InputError("does not apply to --max-rate", key="--trials", fix="drop it")
     _check_layouts(flags)
-    study = held(study_of(flags, () if "--max-rate" in flags else ("num_instances",)), flags.get("--fix", ()))
     with under_way() as line:
-        result = find_plan(
-            study,
-            vary=flags.get("--vary", ()),
-            space=flags.get("--space"),
-            instances=flags.get("--instances"),
-            prices=parse_prices(flags.get("--price", ())),
-            attainment=flags.get("--attainment"),
-            max_lost=flags.get("--max-lost", 0.0),
-            at_least=flags.get("--at-least", ()),
-            confidence=flags.get("--confidence"),
-            max_rate=flags.get("--max-rate", False),
-            gpus=flags.get("--gpus", flags.get("--total-gpus")),
-            budget=flags.get("--budget"),
-            quick="--quick" in flags,
-            tune="--no-tuning" not in flags,
-            workers=flags.get("--workers"),
-            dask=flags.get("--dask"),
-            cache=cache_of(flags),
-            on_progress=line,
-            **{name: flags[f"--{name}"] for name in ("trials", "draws") if f"--{name}" in flags},
-            **({"most_requests": flags["--most-requests"]} if "--most-requests" in flags else {}),
-        )
+        result = found(flags, line)
     try:
         _show(result, style, _layouts(flags, result))
         sys.stdout.flush()
@@ -162,6 +138,43 @@ def plan(flags: Flags) -> int:
         if folders:
             emit(result, folders, flags)
     return INTERRUPTED if result.ended == "interrupted" else 0
+
+
+def found(flags: Flags, on_progress: Callable[[str], None] | None = None) -> Plan:
+    """The plan that the flags ask for."""
+    from blis_py.planning.api import plan as find_plan
+    from blis_py.planning.prices import parse_prices
+
+    return find_plan(
+        study_of_plan(flags),
+        vary=flags.get("--vary", ()),
+        space=flags.get("--space"),
+        instances=flags.get("--instances"),
+        prices=parse_prices(flags.get("--price", ())),
+        attainment=flags.get("--attainment"),
+        max_lost=flags.get("--max-lost", 0.0),
+        at_least=flags.get("--at-least", ()),
+        confidence=flags.get("--confidence"),
+        max_rate=flags.get("--max-rate", False),
+        gpus=flags.get("--gpus", flags.get("--total-gpus")),
+        budget=flags.get("--budget"),
+        quick="--quick" in flags,
+        tune="--no-tuning" not in flags,
+        workers=flags.get("--workers"),
+        dask=flags.get("--dask"),
+        cache=cache_of(flags),
+        on_progress=on_progress,
+        **{name: flags[f"--{name}"] for name in ("trials", "draws") if f"--{name}" in flags},
+        **({"most_requests": flags["--most-requests"]} if "--most-requests" in flags else {}),
+    )
+
+
+def study_of_plan(flags: Flags) -> Study:
+    """The settings shared by all candidates."""
+    from blis_py.planning.widths import held
+
+    chosen = () if "--max-rate" in flags else ("num_instances",)
+    return held(study_of(flags, chosen), flags.get("--fix", ()))
 
 
 def _check_layouts(flags: Flags) -> None:
