@@ -211,7 +211,7 @@ def test_without_served_requests_it_reports_it_and_draws_what_there_is(tmp_path:
     found = plan(max_model_len=40, prompt_tokens_min=50, num_requests=20, slo="ttft.p99=5s", instances="1:2")
     assert not found.holds
     assert "100.00 % of the requests are lost" in repr(found)
-    assert "✗ p99 TTFT is never reached (target 5,000 ms)" in repr(found)
+    assert "✗ p99 TTFT is never reached (target 5 s)" in repr(found)
     found.save(tmp_path / "plan")
     assert found.binding is None
 
