@@ -2,8 +2,8 @@
 
     python benchmarks/questions/right.py [--only TEXT] [--out FILE]
 
-Of a question that takes a configuration, what the whole search finds is run for sixteen times as many
-requests as given, and so are one instance fewer, with every combination of the settings that cost nothing
+Of a question that takes a configuration, what the whole search finds is run for as many requests as it was
+judged by, at least sixteen times those given, and so are one instance fewer, with every combination of the settings that cost nothing
 (token budget, sequences, scheduler, router), and of every other layout searched the most instances that cost
 less. The answer is right if it meets all targets and none of the others does. Of one that takes a highest
 rate, the answer must meet them at 95 % of that rate, and it and every other layout must miss one at 108 %.
@@ -30,7 +30,6 @@ from blis_py.cli.flags.parser import parse  # noqa: E402
 from blis_py.cli.verbs.plan import GROUPS, found, study_of_plan  # noqa: E402
 from blis_py.config.models import RunConfig  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
-from blis_py.planning._space import for_sizing  # noqa: E402
 from blis_py.planning.api import running, spanned  # noqa: E402
 from blis_py.planning.axes import axis, grid  # noqa: E402
 from blis_py.planning.fleets import gpus_of, price_of  # noqa: E402
@@ -74,19 +73,19 @@ def row(question: dict[str, Any]) -> dict[str, Any]:
 
 def _plan_contradicted(plan: Plan, flags: dict[str, Any], runner: Any) -> Iterator[tuple[str, bool]]:
     """The candidates, and whether each contradicts the plan."""
-    best = plan.best
-    yield f"{best} misses", not _meets(plan.config, runner)
+    best, length = plan.best, _length(plan)
+    yield f"{best} misses", not _meets(best.config, runner, length)
     cost = best.dollars_per_hour or float(best.gpus)
     if best.instances > 1:
         fewer = replace(best.config, num_instances=best.instances - 1)
         for settings, config in _settings(fewer):
-            yield f"{best.instances - 1} instances meet {settings}", _meets(config, runner)
+            yield f"{best.instances - 1} instances meet {settings}", _meets(config, runner, length)
     for point, config in _layouts(flags):
         one = _cost(replace(config, num_instances=1))
         number = min(int((cost - 1e-6) / one), 32)
         if number and {key: best.point.get(key) for key in point} != point:
             cheaper = replace(config, num_instances=number)
-            yield f"{number} instances of {point} meet", _meets(cheaper, runner)
+            yield f"{number} instances of {point} meet", _meets(cheaper, runner, length)
 
 
 def _rate_contradicted(plan: Plan, flags: dict[str, Any], runner: Any) -> Iterator[tuple[str, bool]]:
@@ -94,10 +93,15 @@ def _rate_contradicted(plan: Plan, flags: dict[str, Any], runner: Any) -> Iterat
     if rate is None or plan.max_rate_per_s is None:
         yield "no highest rate", True
         return
-    yield f"misses at {BELOW:g} of the rate", not _meets(best, runner, BELOW * rate)
-    yield f"meets at {ABOVE:g} of the rate", _meets(best, runner, ABOVE * rate)
+    yield f"misses at {BELOW:g} of the rate", not _meets(best, runner, LENGTH, BELOW * rate)
+    yield f"meets at {ABOVE:g} of the rate", _meets(best, runner, LENGTH, ABOVE * rate)
     for each in plan.rated[1:]:
-        yield f"{each.candidate} meets at it", _meets(each.candidate.config, runner, ABOVE * rate)
+        yield f"{each.candidate} meets at it", _meets(each.candidate.config, runner, LENGTH, ABOVE * rate)
+
+
+def _length(plan: Plan) -> float:
+    """Factor on the requests given: that of the longest run by which the plan judged, at least sixteen."""
+    return LENGTH if plan.sustained is None else max(LENGTH, plan.sustained.length)
 
 
 def _layouts(flags: dict[str, Any]) -> Iterator[tuple[dict[str, Any], RunConfig]]:
@@ -108,8 +112,7 @@ def _layouts(flags: dict[str, Any]) -> Iterator[tuple[dict[str, Any], RunConfig]
     every = [*axes, *widths]
     for point in sensible(grid(every)) if widths else grid(every):
         try:
-            config = study.config({**point, "num_instances": 1}, [*every, axis("num_instances", [1])])
-            yield point, for_sizing(config)
+            yield point, study.config({**point, "num_instances": 1}, [*every, axis("num_instances", [1])])
         except InputError:
             continue
 
@@ -132,9 +135,9 @@ def _cost(config: RunConfig) -> float:
     return gpus_of(config) * (1.0 if price is None else price.per_hour)
 
 
-def _meets(config: RunConfig, runner: Any, rate: float = 1.0) -> bool:
+def _meets(config: RunConfig, runner: Any, length: float, rate: float = 1.0) -> bool:
     """Whether all targets are met over the longer run, and the backlog does not grow."""
-    at = Variation(rate=rate, length=LENGTH * max(rate, 1.0))
+    at = Variation(rate=rate, length=length * max(rate, 1.0))
     (outcome,) = runner.run([Job(replace(config, drain=True), at, stops_at=(HOPELESS,))])
     return bool(outcome.ran and Goal(unlimited=True).judge(outcome).holds)
 
