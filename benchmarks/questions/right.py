@@ -3,11 +3,12 @@
     python benchmarks/questions/right.py [--only TEXT] [--out FILE]
 
 Of a question that takes a configuration, what the whole search finds is run for as many requests as it was
-judged by, at least sixteen times those given, and so are one instance fewer, with every combination of the settings that cost nothing
-(token budget, sequences, scheduler, router), and of every other layout searched the most instances that cost
-less. The answer is right if it meets all targets and none of the others does. Of one that takes a highest
-rate, the answer must meet them at 95 % of that rate, and it and every other layout must miss one at 108 %.
-`first` is what `--quick` answers. A row goes to `results/questions_right.json` when its question is done.
+judged by, at least sixteen times those given, and so are one instance fewer, with up to 40 combinations of
+the settings that cost nothing (token budget, sequences, scheduler, router), and of every other layout
+searched the most instances that cost less. The answer is right if it meets all targets and none of the
+others does. Of one that takes a highest rate, the answer must meet them at 95 % of that rate, and it and
+every other layout must miss one at 108 %. `first` is what `--quick` answers. A row goes to
+`results/questions_right.json` when its question is done.
 """
 
 from __future__ import annotations
