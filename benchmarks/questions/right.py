@@ -106,7 +106,7 @@ def _length(plan: Plan) -> float:
 
 
 def _layouts(flags: dict[str, Any]) -> Iterator[tuple[dict[str, Any], RunConfig]]:
-    """Every combination of what a plan varies that can be run, asked for or not."""
+    """Every combination of what a plan varies that can be run, whether it is given or not."""
     study = study_of_plan(flags)
     axes = spanned(flags.get("--vary", ()), (), flags.get("--space"))[0]
     widths = unasked(study, axes)
