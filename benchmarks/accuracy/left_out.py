@@ -12,11 +12,14 @@ Intervals are those of conformal prediction: predicted times exp(±q), with q th
 ln(measured / predicted) among records of other groups. Records of one server (engine, model, format, GPU and
 width) are alike and count as one: each server has the same weight, and one more stands for the new one
 (Dunn, Wasserman and Ramdas, "Distribution-free prediction sets for two-layer hierarchical models", JASA
-2023). Records are those of the same engine, kind of model and distance; where these are of fewer than
-`SERVERS` servers, the kind of model is dropped, then the engine, and for E2E the errors of TPOT stand in.
-Whether they cover is tested on each source, family and GPU, with q from all others.
+2023). Records of what was learned on are those of the same engine and kind of model; where these are of
+fewer than `SERVERS` servers, the kind of model is dropped, then the engine, and for E2E the errors of TPOT
+stand in. Records of what was not are those from which `blis plan` draws for such servers, without one more
+(`blis_py/planning/unlearned.py`). Whether they cover is tested on each source, family and GPU, with q from
+all others; the choice of what is alike was made on the same records.
 
-Writes `results/left_out.json` and `results/left_out.md`.
+Writes `results/left_out.md` and `results/left_out.json`, which the program reads: the records of what was not
+learned on, and the combinations that were.
 """
 
 from __future__ import annotations
@@ -24,12 +27,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from blis_py.planning import unlearned
+from blis_py.planning.validated import CLOSED, DENSE, EXPERTS, OPEN, SATURATED, Validated
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 LEVEL, SERVERS = 0.9, 9
@@ -37,12 +44,18 @@ LEVEL, SERVERS = 0.9, 9
 the largest error is the quantile k / (k + 1)."""
 METRICS = ("ttft", "tpot", "e2e")
 Row = dict[str, Any]
+_OPEN_RUNS = "five H100 runs"
 DISTANCES = ("learned on", "source or family not learned on", "GPU not learned on")
+_LEARNED = (_OPEN_RUNS, "closed loops")
+"""Sources whose servers were left out one at a time: terms that are shipped were learned on all of them."""
+_BUNDLED = {"deepseek": "deepseek-v3"}
+"""Models by families that are not named like one."""
 _DENSE = ("llama-2", "llama-3", "codellama", "qwen3-32b", "qwen3-1.7b", "qwen3-8b", "qwen3-14b")
 _CONFIGURATION = re.compile(
     r"(?P<engine>\w+), (?P<family>\S+) (?P<form>16 bits|fp8|fp4) on (?P<gpu>\S+) (?P<layout>.*)"
 )
 _FORMATS = {"FP8": "fp8", "": "16 bits"}
+_PRECISIONS = {"16 bits": "16-bit", "fp8": "FP8", "fp4": "FP4"}
 _CLOSED_POINT = re.compile(r"(?P<family>qwen3-[\d.]+b)-(?P<gpu>\w+)-.*")
 
 
@@ -61,14 +74,38 @@ class Record:
     """`source`, `family` or `GPU`, or empty."""
     errors: dict[str, float]
     """Predicted over measured minus one, of means."""
+    load: str = CLOSED
+    tails: Mapping[str, float] = field(default_factory=dict)
+    """The same of p99, where it was measured."""
 
     @property
     def kind(self) -> str:
-        return "dense" if self.family.startswith(_DENSE) else "experts"
+        return DENSE if self.family.startswith(_DENSE) else EXPERTS
 
     @property
     def server(self) -> tuple[str, ...]:
         return self.source, self.engine, self.family, self.form, self.gpu, self.layout
+
+    @cached_property
+    def validated(self) -> Validated:
+        """The record as plans draw from it."""
+        ratios = {(metric, "mean"): 1 / (1 + error) for metric, error in self.errors.items()}
+        ratios |= {(metric, "p99"): 1 / (1 + error) for metric, error in self.tails.items()}
+        width = re.match(r"TP(\d+)", self.layout)
+        return Validated(
+            case=self.source,
+            model=self.family,
+            gpu=self.gpu,
+            tp=int(width[1]) if width else 1,
+            precision=_PRECISIONS[self.form],
+            kind=self.kind,
+            load=self.load,
+            held_out=self.distance,
+            ratios=ratios,
+            engine=self.engine,
+            source=self.source,
+            layout=self.layout,
+        )
 
 
 # --- reading -----------------------------------------------------------------------------------------
@@ -98,17 +135,19 @@ def _means(errors: dict[str, float]) -> dict[str, float]:
 
 def _closed_loops() -> Iterator[Record]:
     """Dense models under vLLM, by `trained` without the run, the model or the GPU."""
-    found: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    found: dict[tuple[str, ...], dict[str, dict[str, float]]] = defaultdict(lambda: {"mean": {}, "p99": {}})
     for row in _read("real_engines.json"):
         prices, _, left_out = row["prices"].partition(", ")
-        if prices == "trained" and left_out and row["consistent"] and row["statistic"] == "mean":
+        if prices == "trained" and left_out and row["consistent"] and row["statistic"] in ("mean", "p99"):
             family, _, form = row["model"].partition(" ")
             own = row["truth"], "vllm", family, _FORMATS.get(form, form), row["gpu"], f"TP{row['tp']}"
-            found[*own, left_out, row["case"]][row["metric"].lower()] = row["predicted"] / row["measured"] - 1
-    for (*own, left_out, _), errors in found.items():
+            load = SATURATED if row["near_saturation"] else OPEN if row["truth"] == _OPEN_RUNS else CLOSED
+            error = row["predicted"] / row["measured"] - 1
+            found[*own, left_out, load, row["case"]][row["statistic"]][row["metric"].lower()] = error
+    for (*own, left_out, load, _), errors in found.items():
         distance = DISTANCES[2 if left_out == "new GPU" else 1]
         what = {"new GPU": "GPU", "new model": "family", "run left out": "source"}[left_out]
-        yield Record(*own, distance, what, errors)
+        yield Record(*own, distance, what, errors["mean"], load, errors["p99"])
 
 
 def _open_loops() -> Iterator[Record]:
@@ -116,31 +155,33 @@ def _open_loops() -> Iterator[Record]:
         form = "fp8" if row["model"].endswith("-fp8") else "16 bits"
         own = "open loops", "vllm", row["model"].removesuffix("-fp8"), form, row["gpu"], f"TP{row['tp']}"
         errors = {name.lower().partition(" ")[0]: error for name, error in row["errors"].items()}
-        yield Record(*own, DISTANCES[2 if row["gpu"].startswith("a100") else 1], "source", errors)
+        load = SATURATED if row["near_saturation"] else OPEN
+        yield Record(*own, DISTANCES[2 if row["gpu"].startswith("a100") else 1], "source", errors, load)
 
 
 def _others() -> Iterator[Record]:
     """Recorded runs that `truth.py` predicts: closed loops of a third source, cards of no source, and experts
     under vLLM."""
     figures = _read("truth.json")["figures"]
-    runs: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    runs: dict[tuple[str, ...], dict[str, dict[str, float]]] = defaultdict(lambda: {"mean": {}, "p99": {}})
     for name, error in figures["open loops"].items():
         if match := _CLOSED_POINT.match(name):
             own = "closed loops of pull requests", "vllm", match["family"], "16 bits", match["gpu"], "TP1"
             case, _, metric = name.rpartition(" ")
-            runs[*own, case][metric.partition(".")[0]] = error
+            runs[*own, CLOSED, case]["mean"][metric.partition(".")[0]] = error
     for name, error in figures["rtx"].items():
         card, by, metric, statistic = (name.split()[0], *name.split()[-3:])
-        if by == "trained" and statistic == "mean" and metric.lower() in METRICS:
+        if by == "trained" and statistic in ("mean", "p99") and metric.lower() in METRICS:
             own = "two RTX runs", "vllm", "llama-3.1-8b", "16 bits", card.lower(), "TP1"
-            runs[*own, card][metric.lower()] = error
+            runs[*own, SATURATED, card][statistic][metric.lower()] = error
     for name, error in figures["h100"].items():
         run, metric, statistic = name.rsplit(" ", 2)
-        if run.startswith("mixtral") and statistic == "mean" and metric.lower() in METRICS:
+        if run.startswith("mixtral") and statistic in ("mean", "p99") and metric.lower() in METRICS:
             own = "six H100 runs", "vllm", "mixtral-8x7b", "16 bits", "h100", "TP2"
-            runs[*own, run][metric.lower()] = error
-    for (*own, _), errors in runs.items():
-        yield Record(*own, DISTANCES[1 if own[4] == "h100" else 2], "source", errors)
+            runs[*own, OPEN, run][statistic][metric.lower()] = error
+    for (*own, load, _), errors in runs.items():
+        distance = DISTANCES[1 if own[4] == "h100" else 2]
+        yield Record(*own, distance, "source", errors["mean"], load, errors["p99"])
 
 
 def _read(name: str) -> Any:
@@ -160,6 +201,8 @@ _STANDS_IN = {"e2e": "tpot"}
 
 def half_width(record: Record, others: Sequence[Record], metric: str) -> float:
     """q of a record; see the module."""
+    if record.distance != DISTANCES[0]:
+        return _of_unlearned(record, others, metric)
     for measured in (metric, _STANDS_IN.get(metric, metric)):
         known = [r for r in others if measured in r.errors]
         for part in _ALIKE:
@@ -167,6 +210,16 @@ def half_width(record: Record, others: Sequence[Record], metric: str) -> float:
             if len({r.server for r in alike}) >= SERVERS:
                 return _quantile(alike, measured)
     return _quantile([r for r in others if metric in r.errors], metric)
+
+
+def _of_unlearned(record: Record, others: Sequence[Record], metric: str) -> float:
+    own = record.validated
+    runs = [other.validated for other in others if other.distance != DISTANCES[0]]
+    runs = [run for run in runs if run.ratio(metric, "mean") or metric == "e2e"]
+    alike = unlearned.alike(own.engine, own.kind, own.precision, own.load, runs)
+    found = unlearned.half_width(alike, metric, "mean", LEVEL)
+    assert found is not None
+    return found
 
 
 def _quantile(of: Sequence[Record], metric: str) -> float:
@@ -217,10 +270,9 @@ def rows(of: Sequence[Record], turn: Turn) -> Iterator[Row]:
 def _row(name: str, own: Sequence[Record], others: Sequence[Record], metric: str) -> Row:
     known: dict[tuple[str, ...], float] = {}
     for record in own:
-        alike = record.distance, record.engine, record.kind
-        if alike not in known:
+        if (alike := _alike_of(record)) not in known:
             known[alike] = half_width(record, others, metric)
-    widths = np.array([known[r.distance, r.engine, r.kind] for r in own])
+    widths = np.array([known[_alike_of(record)] for record in own])
     errors = np.array([record.errors[metric] for record in own])
     held = np.array([size(record, metric) for record in own]) <= widths
     learned = sum(record.distance == DISTANCES[0] for record in own)
@@ -236,6 +288,11 @@ def _row(name: str, own: Sequence[Record], others: Sequence[Record], metric: str
         "covered": _figure(held.mean()),
         "median_width": _figure(np.median(np.expm1(widths))),
     }
+
+
+def _alike_of(record: Record) -> tuple[str, ...]:
+    """What an interval depends on."""
+    return record.distance, record.engine, record.kind, record.form, record.load
 
 
 def _figure(value: Any) -> float:
@@ -291,12 +348,35 @@ def page(found: dict[str, list[Row]]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def data(of: Sequence[Record]) -> dict[str, Any]:
+    """What the program reads."""
+    far = [record for record in of if record.distance != DISTANCES[0]]
+    # of what was left out of terms one at a time, the terms of the program know all
+    near = [record for record in of if record.distance == DISTANCES[0] or record.source in _LEARNED]
+    learned = {(r.engine, _BUNDLED.get(r.family, r.family), _PRECISIONS[r.form], r.gpu) for r in near}
+    return {"learned": sorted(learned), "unlearned": [_as_row(record.validated) for record in far]}
+
+
+def _as_row(run: Validated) -> dict[str, Any]:
+    ratios = {f"{metric}.{stat}": _figure(ratio) for (metric, stat), ratio in run.ratios.items()}
+    return {**asdict(run), "ratios": ratios}
+
+
+def _as_json(found: Mapping[str, Any]) -> str:
+    """A line for each row."""
+    parts = []
+    for name, value in found.items():
+        rows = ",\n".join(f"  {json.dumps(row)}" for row in value) if name in ("learned", "unlearned") else ""
+        parts.append(f' "{name}": ' + (f"[\n{rows}\n ]" if rows else json.dumps(value)))
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def main() -> None:
     of = records()
     found = {name: list(rows(of, turn)) for name, turn in TURNS.items()}
     whole = {name: [together(each, metric) for metric in METRICS] for name, each in found.items()}
-    text = json.dumps({"level": LEVEL, "parts": found, "together": whole}, indent=1)
-    (RESULTS / "left_out.json").write_text(text + "\n", encoding="utf-8")
+    text = _as_json({"level": LEVEL, "parts": found, "together": whole, **data(of)})
+    (RESULTS / "left_out.json").write_text(text, encoding="utf-8")
     (RESULTS / "left_out.md").write_text(page(found), encoding="utf-8")
     for name, each in whole.items():
         for row in each:

@@ -15,7 +15,8 @@ from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.profiles import squeeze
 from blis_py.hardware.gpu import load_gpu
-from blis_py.models.model_shape import load_model
+from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.planning import unlearned
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, SATURATED, Validated, validated
 
@@ -91,7 +92,12 @@ def errors_of(
     known = validated(config.latency.model)
     if not known:
         return None
-    return errors_in(_regime_of(_largest(config), near_saturation), known, count, targets)
+    largest = _largest(config)
+    regime = _regime_of(largest, near_saturation)
+    far = unlearned.unlearned(config.latency.model)
+    if far and (of := _not_learned(largest, regime)):
+        return errors_of_unlearned(regime, far, count, targets, of)
+    return errors_in(regime, known, count, targets)
 
 
 def _largest(config: RunConfig) -> RunConfig:
@@ -108,6 +114,39 @@ def errors_in(
     runs = len({each.case for each in chosen})
     alike = len({each.case for each in chosen if each.load == regime.load})
     return Errors(tuple(_drawn(chosen, count, targets)), note, min(runs, max(alike, 1)))
+
+
+def errors_of_unlearned(
+    regime: Regime,
+    runs: Sequence[Validated],
+    count: int,
+    targets: Sequence[tuple[str, str]],
+    of: str = "what was not learned on",
+) -> Errors:
+    """Draws of the truth for a server that nothing was learned on; see `unlearned`.
+
+    Args:
+        of: the server in words.
+    """
+    alike = unlearned.alike(regime.engine, regime.kind, regime.precision, regime.load, runs)
+    drawn = unlearned.picked(alike, count, np.random.default_rng(0))
+    return Errors(tuple(_draw(each, targets) for each in drawn), unlearned.note(alike, of), len(alike))
+
+
+def _draw(run: Validated, targets: Sequence[tuple[str, str]]) -> Draw:
+    """As many E2E are unknown, their errors are those of step times."""
+    residuals = {target: _residual(run, *target) for target in targets}
+    residuals |= {target: 1.0 for target in targets if target[0] == "e2e" and residuals[target] is None}
+    return Draw(_step(run), {target: each for target, each in residuals.items() if each is not None})
+
+
+def _not_learned(config: RunConfig, regime: Regime) -> str:
+    """The server in words, if step times were not learned on its like; otherwise empty."""
+    shape = _shape_of(config)
+    if shape is not None and unlearned.is_learned(regime.engine, shape, regime.precision, regime.gpu):
+        return ""
+    model = "an unknown model" if shape is None else shape.name
+    return f"{model} {regime.precision} on {regime.gpu.upper()} under {regime.engine}"
 
 
 def adjusted(outcome: JobOutcome, draw: Draw) -> JobOutcome:
@@ -156,16 +195,20 @@ def _sample_note(sample: Sequence[Validated], features: Mapping[str, str], drop:
 
 def _regime_of(config: RunConfig, near_saturation: bool) -> Regime:
     precision, kind = "16-bit", DENSE
-    try:
-        shape = load_model(config.model or "", config.model_config)
+    if (shape := _shape_of(config)) is not None:
         width = shape.weights.experts if shape.experts else shape.weights.dense
         precision = "16-bit" if width >= 2 else "FP8" if width >= 1 else "FP4"
         kind = EXPERTS if shape.experts else DENSE
-    except InputError:
-        pass
     is_open = config.workload.concurrency is None
     load = CLOSED if not is_open else SATURATED if near_saturation else OPEN
     return Regime(_engine(config), _gpu_name(config.gpu), precision, kind, load)
+
+
+def _shape_of(config: RunConfig) -> ModelShape | None:
+    try:
+        return load_model(config.model or "", config.model_config)
+    except InputError:
+        return None
 
 
 def _drawn(runs: Sequence[Validated], count: int, targets: Sequence[tuple[str, str]]) -> list[Draw]:

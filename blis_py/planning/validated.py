@@ -49,11 +49,14 @@ class Validated:
     ratios: Mapping[tuple[str, str], float]
     """Measured over predicted, by metric (ttft, tpot, e2e) and statistic (mean, p99)."""
     engine: str = _VLLM
+    source: str = ""
+    layout: str = ""
+    """Source and whole layout of the server, where these tell servers apart."""
 
     @property
-    def server(self) -> tuple[str, str, str, str, int]:
+    def server(self) -> tuple[object, ...]:
         """Engine, model, precision, GPU and TP: what runs of one group have in common."""
-        return self.engine, self.model, self.precision, self.gpu, self.tp
+        return self.engine, self.model, self.precision, self.gpu, self.tp, self.source, self.layout
 
     def ratio(self, metric: str, stat: str) -> float | None:
         """The ratio of a statistic; of a percentile in the tail that of the p99, else that of the mean."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -28,6 +29,20 @@ def test_promises_of_ninety_per_cent_are_kept_in_eighty_to_ninety_seven(
 ) -> None:
     assert confidence.MIN <= found[metric]["coverage"] <= confidence.MAX
     assert found[metric]["servers"] >= 8
+
+
+@pytest.mark.slow
+def test_promises_for_what_nothing_was_learned_on_are_kept_as_often() -> None:
+    """Sources, model families and GPUs left out in turn; few GPUs were, and fewer E2E."""
+    found = confidence.of_left_out()
+    for what in ("source", "family"):
+        for metric in ("ttft", "tpot", "e2e"):
+            for side in ("coverage", "both_sides"):
+                assert confidence.MIN <= found[what][metric][side] <= confidence.MAX
+    assert all(found["GPU"]["tpot"][side] >= confidence.MIN for side in ("coverage", "both_sides"))
+    assert found["GPU"]["ttft"]["coverage"] >= 0.75
+    written = json.loads(confidence.RESULTS.read_text())["left_out"]
+    assert written["source"]["tpot"]["coverage"] == pytest.approx(found["source"]["tpot"]["coverage"])
 
 
 def run(number: int, load: str, ratio: float) -> Validated:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -198,3 +200,16 @@ def test_the_notes_of_a_release_are_its_section(
     assert release_with("--notes", monkeypatch, repository) == 0
     assert capsys.readouterr().out == "- y\n"
     assert (release.notes("1.0"), release.notes("1")) == ("- z\n", None)
+
+
+def test_a_wheel_has_every_result_that_the_program_reads() -> None:
+    """Without one, plans of an installed program would draw errors from fewer runs than in a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    sources = [path.read_text(encoding="utf-8") for path in (root / "blis_py").rglob("*.py")]
+    readers = [text for text in sources if 'root("results")' in text]
+    read = {name for text in readers for name in re.findall(r'"(\w+\.json)"', text)}
+    assert read >= {"real_engines.json", "accuracy.json", "open_loops.json", "left_out.json"}
+    build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    files = {f"benchmarks/results/{name}" for name in read}
+    assert files <= set(build["sdist"]["only-include"])
+    assert files <= build["wheel"]["force-include"].keys()
