@@ -216,7 +216,7 @@ def _of_unlearned(record: Record, others: Sequence[Record], metric: str) -> floa
     own = record.validated
     runs = [other.validated for other in others if other.distance != DISTANCES[0]]
     runs = [run for run in runs if run.ratio(metric, "mean") or metric == "e2e"]
-    alike = unlearned.alike(own.engine, own.kind, own.precision, own.load, runs)
+    alike = unlearned.alike(own.kind, own.precision, own.load, runs)
     found = unlearned.half_width(alike, metric, "mean", LEVEL)
     assert found is not None
     return found

@@ -128,7 +128,7 @@ def errors_of_unlearned(
     Args:
         of: the server in words.
     """
-    alike = unlearned.alike(regime.engine, regime.kind, regime.precision, regime.load, runs)
+    alike = unlearned.alike(regime.kind, regime.precision, regime.load, runs)
     drawn = unlearned.picked(alike, count, np.random.default_rng(0))
     return Errors(tuple(_draw(each, targets) for each in drawn), unlearned.note(alike, of), len(alike))
 

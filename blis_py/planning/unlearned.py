@@ -21,12 +21,11 @@ from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.planning.validated import SATURATED, Validated
 
 FILE = "left_out.json"
-SERVERS = 8
+SERVERS = 12
 """Fewest servers whose errors stand for those of others."""
-_ALIKE = (("engine", "kind", "precision"), ("kind", "precision"), ("precision",), ())
+_ALIKE = (("kind", "precision"), ("kind",), ())
 """What runs have in common with the one that is predicted; where these are of too few servers, the next.
 Formats tell more of an error than engines do."""
-
 _NAMED = 3
 
 
@@ -54,11 +53,11 @@ def is_learned(engine: str, shape: ModelShape, precision: str, gpu: str) -> bool
     return any(_sizes(shape) == sizes for model in alike if (sizes := _sizes_of(model)))
 
 
-def alike(engine: str, kind: str, precision: str, load: str, runs: Sequence[Validated]) -> list[Validated]:
-    """The runs from whose errors those of another server are drawn: of the same engine, kind of model and
-    format as far as there are `SERVERS`; near saturation, where errors of step times add up to queues, all
-    that were near it, too."""
-    own = {"engine": engine, "kind": kind, "precision": precision}
+def alike(kind: str, precision: str, load: str, runs: Sequence[Validated]) -> list[Validated]:
+    """The runs from whose errors those of another server are drawn: of the same kind of model and format as
+    far as there are `SERVERS`; near saturation, where errors of step times add up to queues, all that were
+    near it, too."""
+    own = {"kind": kind, "precision": precision}
     for names in _ALIKE:
         found = [run for run in runs if all(getattr(run, name) == own[name] for name in names)]
         if len({run.server for run in found}) >= SERVERS:
@@ -96,10 +95,10 @@ def half_width(runs: Sequence[Validated], metric: str, stat: str, level: float) 
 
 def note(runs: Sequence[Validated], what: str) -> str:
     """Whose errors these are, and of what nothing was learned."""
-    kinds = dict.fromkeys(f"{run.engine} {run.kind} {run.precision}" for run in runs)
+    kinds = dict.fromkeys(f"{run.precision} {run.kind}" for run in runs)
     of = ", ".join(kinds) if len(kinds) <= _NAMED else "any kind"
     servers = len({run.server for run in runs})
-    return f"{len(runs)} runs of {servers} servers left out in turn ({of}; not validated for {what})"
+    return f"{len(runs)} measured runs of {servers} servers left out in turn ({of}; not validated for {what})"
 
 
 def _ratios(by_name: Mapping[str, float]) -> dict[tuple[str, str], float]:

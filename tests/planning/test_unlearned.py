@@ -47,21 +47,20 @@ def test_a_server_was_learned_on_if_engine_model_format_and_gpu_were(
     assert is_learned(engine, load_model(model), precision, gpu) == learned
 
 
-def test_runs_alike_are_of_the_same_format_before_they_are_of_the_same_engine() -> None:
-    own = [run(i) for i in range(SERVERS - 1)]
-    others = [run(20 + i, engine="sglang") for i in range(3)]
-    far = [run(40 + i, precision="FP8") for i in range(20)]
-    assert alike("vllm", DENSE, "16-bit", OPEN, [*own, *others, *far]) == [*own, *others]
-    enough = [*own, run(SERVERS)]
-    assert alike("vllm", DENSE, "16-bit", OPEN, [*enough, *others, *far]) == enough
-    assert alike("vllm", EXPERTS, "FP4", OPEN, [*own, *far]) == [*own, *far]
+def test_runs_alike_are_of_the_same_kind_and_format_whatever_their_engine() -> None:
+    own = [run(i, engine="sglang") for i in range(SERVERS)]
+    narrow = [run(20 + i, precision="FP8") for i in range(3)]
+    experts = [run(40 + i, kind=EXPERTS) for i in range(3)]
+    assert alike(DENSE, "16-bit", OPEN, [*own, *narrow, *experts]) == own
+    assert alike(DENSE, "FP8", OPEN, [*own, *narrow, *experts]) == [*own, *narrow]
+    assert alike(EXPERTS, "FP4", OPEN, [*own, *narrow, *experts]) == [*own, *narrow, *experts]
 
 
 def test_near_saturation_those_near_it_count_too() -> None:
     own = [run(i) for i in range(SERVERS)]
     near = run(50, 4.0, kind=EXPERTS, load=SATURATED)
-    assert alike("vllm", DENSE, "16-bit", SATURATED, [*own, near]) == [*own, near]
-    assert alike("vllm", DENSE, "16-bit", OPEN, [*own, near]) == own
+    assert alike(DENSE, "16-bit", SATURATED, [*own, near]) == [*own, near]
+    assert alike(DENSE, "16-bit", OPEN, [*own, near]) == own
 
 
 def test_each_server_is_drawn_as_often_however_many_runs_it_has() -> None:
