@@ -33,14 +33,15 @@ def test_promises_of_ninety_per_cent_are_kept_in_eighty_to_ninety_seven(
 
 @pytest.mark.slow
 def test_promises_for_what_nothing_was_learned_on_are_kept_as_often() -> None:
-    """Sources, model families and GPUs left out in turn; few GPUs were, and fewer E2E."""
+    """Sources, model families and GPUs left out in turn; E2E were measured on few servers."""
     found = confidence.of_left_out()
     for what in ("source", "family"):
-        for metric in ("ttft", "tpot", "e2e"):
+        for metric in ("ttft", "tpot"):
             for side in ("coverage", "both_sides"):
                 assert confidence.MIN <= found[what][metric][side] <= confidence.MAX
-    assert all(found["GPU"]["tpot"][side] >= confidence.MIN for side in ("coverage", "both_sides"))
-    assert found["GPU"]["ttft"]["coverage"] >= 0.75
+        assert found[what]["e2e"]["coverage"] >= confidence.MIN
+    for metric in ("ttft", "tpot"):
+        assert found["GPU"][metric]["coverage"] >= confidence.MIN
     written = json.loads(confidence.RESULTS.read_text())["left_out"]
     assert written["source"]["tpot"]["coverage"] == pytest.approx(found["source"]["tpot"]["coverage"])
 
