@@ -24,13 +24,13 @@ FILE = "left_out.json"
 SERVERS = 12
 """Fewest servers whose errors stand for those of others."""
 _ALIKE = (("kind", "precision"), ("kind",), ())
-"""What runs have in common with the one that is predicted; where these are of too few servers, the next.
+"""Features that runs share with the one that is predicted; where these are of too few servers, the next.
 Formats tell more of an error than engines do."""
 _NAMED = 3
 
 
-class Learned(NamedTuple):
-    """A combination that step times were learned on."""
+class LearnedServer(NamedTuple):
+    """A server that step times were learned on."""
 
     engine: str
     model: str
@@ -67,7 +67,7 @@ def alike(kind: str, precision: str, load: str, runs: Sequence[Validated]) -> li
 
 
 def picked(runs: Sequence[Validated], count: int, rng: np.random.Generator) -> list[Validated]:
-    """So many draws: each server about equally often, one of its runs at random."""
+    """Draws of runs: each server about equally often, one of its runs at random."""
     of: dict[tuple[object, ...], list[Validated]] = {}
     for run in runs:
         of.setdefault(run.server, []).append(run)
@@ -94,7 +94,7 @@ def half_width(runs: Sequence[Validated], metric: str, stat: str, level: float) 
 
 
 def note(runs: Sequence[Validated], what: str) -> str:
-    """Whose errors these are, and of what nothing was learned."""
+    """Source of the errors, and what nothing was learned on."""
     kinds = dict.fromkeys(f"{run.precision} {run.kind}" for run in runs)
     of = ", ".join(kinds) if len(kinds) <= _NAMED else "any kind"
     servers = len({run.server for run in runs})
@@ -109,8 +109,8 @@ def _ratios(by_name: Mapping[str, float]) -> dict[tuple[str, str], float]:
 
 
 @cache
-def _learned() -> tuple[Learned, ...]:
-    return tuple(Learned(*row) for row in _read()["learned"])
+def _learned() -> tuple[LearnedServer, ...]:
+    return tuple(LearnedServer(*row) for row in _read()["learned"])
 
 
 @cache
@@ -122,7 +122,7 @@ def _sizes_of(model: str) -> tuple[int, ...] | None:
 
 
 def _sizes(shape: ModelShape) -> tuple[int, ...]:
-    """What a model has in common with its other formats and versions."""
+    """Sizes of a model that its other formats and versions share."""
     return shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.intermediate, shape.experts
 
 
