@@ -7,7 +7,6 @@ server has the same weight, however many runs of it there are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blis_py.errors import InputError
-from blis_py.files.bundled import root
 from blis_py.files.profiles import squeeze
 from blis_py.models.model_shape import ModelShape, load_model
-from blis_py.planning.validated import SATURATED, Validated
+from blis_py.planning.validated import SATURATED, Validated, read_result
 
 FILE = "left_out.json"
 SERVERS = 12
@@ -43,7 +41,7 @@ def unlearned(latency_model: str) -> tuple[Validated, ...]:
     """Runs predicted without their source, model family or GPU; none of models that were not tried so."""
     if latency_model != "trained":
         return ()
-    return tuple(Validated(**{**row, "ratios": _ratios(row["ratios"])}) for row in _read()["unlearned"])
+    return tuple(Validated(**{**row, "ratios": _ratios(row["ratios"])}) for row in _table()["unlearned"])
 
 
 def is_learned(engine: str, shape: ModelShape, precision: str, gpu: str) -> bool:
@@ -110,7 +108,7 @@ def _ratios(by_name: Mapping[str, float]) -> dict[tuple[str, str], float]:
 
 @cache
 def _learned() -> tuple[LearnedServer, ...]:
-    return tuple(LearnedServer(*row) for row in _read()["learned"])
+    return tuple(LearnedServer(*row) for row in _table()["learned"])
 
 
 @cache
@@ -127,6 +125,6 @@ def _sizes(shape: ModelShape) -> tuple[int, ...]:
 
 
 @cache
-def _read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((root("results") / FILE).read_text(encoding="utf-8"))
+def _table() -> dict[str, Any]:
+    found: dict[str, Any] = read_result(FILE, {"unlearned": [], "learned": []})
     return found

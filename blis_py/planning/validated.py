@@ -81,7 +81,7 @@ def validated(latency_model: str) -> tuple[Validated, ...]:
 def _held_out(latency_model: str) -> Iterator[Validated]:
     ratio_of: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     about: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in _read(_HELD_OUT_FILE, []):
+    for row in read_result(_HELD_OUT_FILE, []):
         prices, _, held_out = row["prices"].partition(", ")
         if prices != latency_model or held_out not in _HELD_OUT or row["truth"] not in _LOADS:
             continue
@@ -95,7 +95,7 @@ def _held_out(latency_model: str) -> Iterator[Validated]:
 
 
 def _points() -> Iterator[Validated]:
-    for point in _read(_POINTS_FILE, {"points": []})["points"]:
+    for point in read_result(_POINTS_FILE, {"points": []})["points"]:
         match = _CONFIGURATION.fullmatch(point["configuration"])
         if match is None or not point.get("errors") or point["contradictory"]:
             continue
@@ -122,7 +122,7 @@ def _points() -> Iterator[Validated]:
 
 
 def _recorded() -> Iterator[Validated]:
-    for row in _read(_OPEN_LOOPS_FILE, []):
+    for row in read_result(_OPEN_LOOPS_FILE, []):
         ratios = {}
         for name, error in row["errors"].items():
             metric, _, stat = name.lower().partition(" ")
@@ -141,7 +141,8 @@ def _recorded() -> Iterator[Validated]:
         )
 
 
-def _read(name: str, otherwise: Any) -> Any:
+def read_result(name: str, otherwise: Any) -> Any:
+    """A file of the accuracy benchmark's results; `otherwise` where there is none."""
     file = root("results") / name
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else otherwise
 

@@ -135,7 +135,7 @@ def test_measured_points_are_those_of_a_known_configuration(monkeypatch: pytest.
         point("dense", "vllm, llama-3.1-8b fp8 on h100 TP2"),
         point("b", "vllm, gpt-oss fp4 on b200 TP1, as it is"),
     ]
-    monkeypatch.setattr(sources, "_read", lambda name, otherwise: {"points": points})
+    monkeypatch.setattr(sources, "read_result", lambda name, otherwise: {"points": points})
     ratios = {("ttft", "mean"): 0.8, ("e2e", "p99"): 2.0}
     closed = sources.CLOSED
     assert list(sources._points()) == [
@@ -215,6 +215,6 @@ def test_runs_of_which_a_figure_is_missing_or_inconsistent_validate_nothing(
     changes: list[dict[str, object]] = [{"consistent": False}, {"predicted": None}, {"measured": None}]
     changes += [{"prices": "roofline, new GPU"}, {"prices": "trained, all"}, {"truth": "a simulator"}]
     rows = [good, *({**good, "case": str(n), **change} for n, change in enumerate(changes))]
-    monkeypatch.setattr(sources, "_read", lambda *_: rows)
+    monkeypatch.setattr(sources, "read_result", lambda *_: rows)
     (only,) = sources._held_out("trained")
     assert (only.case, only.model, only.precision, only.ratios) == ("a", "m", "FP8", {("ttft", "mean"): 1.5})

@@ -206,7 +206,7 @@ def test_a_wheel_has_every_result_that_the_program_reads() -> None:
     """Without one, plans of an installed program would draw errors from fewer runs than in a checkout."""
     root = Path(__file__).resolve().parents[2]
     sources = [path.read_text(encoding="utf-8") for path in (root / "blis_py").rglob("*.py")]
-    readers = [text for text in sources if 'root("results")' in text]
+    readers = [text for text in sources if "read_result(" in text]
     read = {name for text in readers for name in re.findall(r'"(\w+\.json)"', text)}
     assert read >= {"real_engines.json", "accuracy.json", "open_loops.json", "left_out.json"}
     build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
