@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from blis_py.errors import InputError, plain
 from blis_py.files.json_files import parse_json
 from blis_py.serve.errors import ApiError
+from blis_py.serve.memory import return_freed
 
 MOST_VALUES = 1 << 21
 """Most values of a body: about 200 MB while it is parsed."""
@@ -41,7 +42,14 @@ async def body_of(request: Request, kind: type[_T]) -> _T:
         raise ApiError(499, "the client has gone") from None
     if len(raw) < LARGE_BYTES:
         return parsed(raw, kind)
-    return await asyncio.get_running_loop().run_in_executor(LARGE, parsed, raw, kind)
+    return await asyncio.get_running_loop().run_in_executor(LARGE, _large, raw, kind)
+
+
+def _large(raw: bytes, kind: type[_T]) -> _T:
+    try:
+        return parsed(raw, kind)
+    finally:
+        return_freed(len(raw))
 
 
 def parsed(raw: bytes, kind: type[_T]) -> _T:

@@ -18,8 +18,10 @@ from engine.grammar.vocabulary import SPECIAL, Words, followers, token_bytes
 from engine.models.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
 
-_CACHE_BYTES = 512 << 20
+_CACHE_BYTES = 256 << 20
 """Size of the cache of compiled grammars, evicted least recently used first."""
+_MOST_MIB = 128
+"""Largest grammar of a server's request."""
 
 
 class Grammars:
@@ -159,11 +161,15 @@ def compiled(compiler: Any, outputs: StructuredOutputsParams) -> Any:
 
 
 def texts_compiler(texts: list[bytes], vocab_size: int) -> Callable[[StructuredOutputsParams], str]:
-    """Compiler of forms to the text of their grammars, for `Grammars.learn`."""
+    """Compiler of forms to the text of their grammars, for `Grammars.learn`; too large ones are refused."""
     compiler = _xgrammar().GrammarCompiler(_vocabulary(texts, vocab_size), cache_enabled=False)
 
     def text(outputs: StructuredOutputsParams) -> str:
-        return str(compiled(compiler, outputs).serialize_json())
+        grammar = compiled(compiler, outputs)
+        if int(grammar.memory_size_bytes) > _MOST_MIB << 20:
+            key = f"structured_outputs.{outputs.form}"
+            raise InputError(f"compiles to more than {_MOST_MIB} MiB", key=key, fix="make it shorter")
+        return str(grammar.serialize_json())
 
     return text
 

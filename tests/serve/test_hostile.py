@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
+import resource
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,6 +23,7 @@ from serving import with_fleet
 from blis_py.errors import InputError
 from blis_py.serve.fleet.build import ServedFleet
 from blis_py.serve.killable import Killable, LimitExceeded
+from blis_py.serve.memory import LARGE_BYTES, return_freed
 from blis_py.serve.server import Service
 from blis_py.serve.settings import ServeSettings
 
@@ -305,3 +309,19 @@ def test_listening_for_other_machines_without_a_key_warns(
 ) -> None:
     asyncio.run(Service({}, ServeSettings(host=host, port=0, api_key=key)).start())
     assert ("other machines" in caplog.text) == warns
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps what it wants")
+def test_memory_behind_a_large_input_returns_to_the_system() -> None:
+    parts: list[object] = [bytes(1000) for _ in range(200_000)]
+    held_mib = _resident_mib()
+    kept = parts[::1000]
+    parts.clear()
+    return_freed(LARGE_BYTES)
+    assert _resident_mib() < held_mib - 100
+    assert len(kept) == 200
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20

@@ -26,6 +26,7 @@ from blis_py.errors import InputError
 from blis_py.serve.backend import Deliver, EngineLoad, Piece, Sampling, Submission, Timing, TokenLogprob
 from blis_py.serve.errors import INTERNAL, ApiError
 from blis_py.serve.killable import Killable, LimitExceeded
+from blis_py.serve.memory import return_freed
 from engine.build import pick_device
 from engine.cli.serving.checkpoint import CheckpointWords
 from engine.cli.serving.recorder import ForgetfulLog, ServingRecorder, ServingRounds
@@ -291,7 +292,9 @@ class EngineBackend:
         assert isinstance(form, StructuredOutputsParams)
         try:
             if isinstance(engine, LLMEngine) and not entry.over and not engine.grammars.has(form):
-                engine.grammars.learn(form, self._compiled(engine, form))
+                text = self._compiled(engine, form)
+                engine.grammars.learn(form, text)
+                return_freed(len(text))
         except InputError as error:
             self._refuse(entry, error)
             return

@@ -17,6 +17,8 @@ from blis_py.errors import InputError
 from blis_py.traces.steplog import read_step_log
 from blis_py.traces.steplog_columns import MASK_KINDS
 from engine.engine import LLMEngine
+from engine.grammar.compiler import texts_compiler
+from engine.grammar.params import StructuredOutputsParams
 from engine.sampling_params import SamplingParams
 
 pytest.importorskip("xgrammar")
@@ -249,6 +251,18 @@ def test_rollback_is_as_if_the_latest_tokens_had_never_been(engine: LLMEngine) -
     assert grammar.tokens == []
     assert not grammar.accept(ord("b"))
     assert allowed(grammar) == {ord("a")}
+
+
+def test_a_large_grammar_is_refused_where_requests_are_compiled(
+    engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile = texts_compiler(*engine.grammars.vocabulary)
+    small, large = (StructuredOutputsParams(choice=["x" * length]) for length in (10, 9000))
+    monkeypatch.setattr("engine.grammar.compiler._MOST_MIB", 1)
+    engine.grammars.learn(small, compile(small))
+    assert engine.grammars.has(small)
+    with pytest.raises(InputError, match=r"structured_outputs\.choice: compiles to more than 1 MiB"):
+        compile(large)
 
 
 def test_a_grammar_is_compiled_once(engine: LLMEngine) -> None:
