@@ -15,9 +15,10 @@ from blis_py.config.models import RunConfig
 from blis_py.config.pools import PoolSection
 from blis_py.errors import InputError
 from blis_py.metrics.load import OVERLOADED, SATURATED, STABLE, TOO_SHORT
+from blis_py.metrics.slo_words import latency
 from blis_py.planning import _suggest, analysis, knobs, pareto, stationary, steady, uncertainty
 from blis_py.planning.axes import Axis
-from blis_py.planning.goal import ALL_REQUESTS, AT_LEAST, Goal, Judgement, Requirement, as_dict, in_ms
+from blis_py.planning.goal import ALL_REQUESTS, AT_LEAST, Goal, Judgement, Requirement, as_dict
 from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.prices import Prices
 from blis_py.planning.search import Search, SearchLine
@@ -80,7 +81,7 @@ def _judged(rng: Random) -> Iterator[Any]:
         found = goal.judge(outcome(rng, goal))
         yield [as_dict(found), found.tightest, [each.title for each in found.requirements]]
         ms = rng.choice((0.0, 0.1234567, 9.996, 99.96, 100.0, 100.04, 9999.6, 10_000.0, 123_456.0))
-        yield [in_ms(ms), in_ms(ms, ms * rng.choice((1, 1.0001, 1.1)))]
+        yield [latency(ms), latency(ms, ms * rng.choice((1, 1.0001, 1.1)))]
 
 
 class Load:
