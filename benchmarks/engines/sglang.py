@@ -16,6 +16,9 @@ from blis_py.core.config import SchedulerConfig
 
 PACKAGE = "sglang"
 _PAGES = (1, 16)
+_OTHER_PAGES = (1, 2, 4, 32, 64)
+MOST_TOKENS = 16384
+"""Default of `--max-prefill-tokens`."""
 _SEQS = (2, 4, 8, 32, 64)
 _CHUNKS = (32, 64, 128, 512)
 _GAPS = (0, 0, 0, 1, 2, 8, 30)
@@ -37,25 +40,29 @@ def config(scenario: Scenario, version: str) -> SchedulerConfig:
         "scheduler": scenario["policy"],
         "async_scheduling": scenario["async_scheduling"],
         "prefix_cache": "radix" if scenario["enable_prefix_caching"] else "none",
+        **{key: value for key, value in scenario["settings"].items() if key in presets.FIELDS},
         **scenario["ours"],
     }
     return presets.config(PACKAGE, version, scenario["async_scheduling"], own)
 
 
-def scenario(rng: Random, release: Release, asynchronous: bool, caching: bool, sharing: bool) -> Scenario:
+def scenario(
+    rng: Random, release: Release, asynchronous: bool, caching: bool, sharing: bool, page: int = 0
+) -> Scenario:
     """A small server with scarce or ample KV, and up to 40 requests, about half of which ignore the end of
     sequence.
 
     Args:
         sharing: prompts of a group begin alike.
+        page: tokens of a page; 0 = 1 or 16.
     """
-    page = rng.choice(_PAGES)
+    page = page or rng.choice(_PAGES)
     tokens = rng.randint(200, 1200) if rng.random() < 0.7 else rng.randint(3000, 8000)
     drawn = Scenario(
         block_size=page,
         num_kv_blocks=tokens // page + 8,
         max_num_seqs=rng.choice(_SEQS),
-        max_num_batched_tokens=rng.choice(_CHUNKS),
+        max_num_batched_tokens=max(rng.choice(_CHUNKS), page),
         long_prefill_token_threshold=0,
         policy="fcfs",
         async_scheduling=asynchronous,
@@ -118,6 +125,29 @@ def by_cache(rng: Random, release: Release, asynchronous: bool) -> Scenario:
     return drawn
 
 
+def with_priorities(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Priorities that differ by less than what lets a request interrupt others."""
+    caching = rng.random() < 0.6
+    drawn = scenario(rng, release, asynchronous, caching, caching and rng.random() < 0.6)
+    drawn["policy"] = "priority-fcfs"
+    drawn["max_num_seqs"] = rng.choice((2, 4, 8, 32))
+    for spec in drawn["requests"]:
+        spec["priority"] = rng.randint(0, 4)
+    return drawn
+
+
+def with_settings(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Settings that few servers change: pages, no chunks, another share for running requests, limits cut at
+    `max_model_len`."""
+    page = rng.choice(_OTHER_PAGES)
+    drawn = scenario(rng, release, asynchronous, caching=rng.random() < 0.6, sharing=True, page=page)
+    drawn["settings"]["schedule_conservativeness"] = rng.choice((0.0, 0.3, 1.0, 1.3, 2.0))
+    if rng.random() < 0.3:
+        drawn["max_num_batched_tokens"] = MOST_TOKENS
+        drawn["settings"]["chunked_prefill_size"] = -1
+    return drawn
+
+
 def python() -> Sequence[str] | None:
     """This interpreter with its packages, of which torch is used; None, and a note, without torch."""
     if find_spec("torch") is None:
@@ -135,7 +165,8 @@ def _variants() -> tuple[Variant, ...]:
     draws: list[tuple[str, Callable[..., Scenario]]] = [
         (name, partial(scenario, caching=caching, sharing=sharing)) for name, caching, sharing in kinds
     ]
-    draws += [("aborts", with_aborts), ("orders by cache", by_cache)]
+    draws += [("aborts", with_aborts), ("orders by cache", by_cache), ("settings", with_settings)]
+    draws.append(("priorities", with_priorities))
     return tuple(
         Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous))
         for name, draw in draws

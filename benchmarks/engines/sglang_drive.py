@@ -24,7 +24,16 @@ from benchmarks.engines.scenario import (
     answer_token,
     token_ids,
 )
-from benchmarks.engines.sglang_parts import ARGUMENTS, PARALLEL, HiddenMode, NoDrafts, Section, Silent, Zero
+from benchmarks.engines.sglang_parts import (
+    ARGUMENTS,
+    PARALLEL,
+    SCHEDULE,
+    HiddenMode,
+    NoDrafts,
+    Section,
+    Silent,
+    Zero,
+)
 
 _VOCABULARY = 1 << 40
 _MOST_TOKENS = 16384
@@ -152,7 +161,8 @@ class Server(_Scheduler):  # type: ignore[misc]
     enable_priority_preemption = enable_priority_scheduling = enable_lmcache = enable_overlap_mlx = False
     is_hybrid_swa = require_mlp_sync = enable_dynamic_chunking = is_mixed_chunk = False
     enable_unified_cache_external_linker = enable_unified_memory = False
-    max_prefill_bs = priority_scheduling_preemption_threshold = forward_ct = processed_tokens_counter = 0
+    max_prefill_bs = forward_ct = processed_tokens_counter = 0
+    priority_scheduling_preemption_threshold = 10
     pp_size, tp_size, grammar_queue, send_to_tokenizer, stream_output = 1, 1, (), Silent(), Zero()
     num_generated_tokens = num_retracted_reqs = spec_num_forward_ct = 0
     attn_tp_rank = forward_ct_decode = 0
@@ -175,6 +185,11 @@ class Server(_Scheduler):  # type: ignore[misc]
         ARGUMENTS.pp_max_micro_batch_size = PARALLEL.pp_max_micro_batch_size = seqs
         self.server_args, self.max_running_requests = ARGUMENTS, seqs
         self.chunked_prefill_size = scenario["max_num_batched_tokens"]
+        if scenario["settings"].get("chunked_prefill_size") == -1:
+            self.chunked_prefill_size = None
+        SCHEDULE.schedule_conservativeness = ARGUMENTS.schedule_conservativeness = scenario["settings"].get(
+            "schedule_conservativeness", 1.0
+        )
         self.enable_overlap = scenario["async_scheduling"]
         self.enable_skip_finishing_decode = self.enable_overlap and _FORESEES_ENDS
         self.result_queue: list[Any] = []
@@ -185,7 +200,10 @@ class Server(_Scheduler):  # type: ignore[misc]
         self.tree_cache = self._tree(scenario["enable_prefix_caching"])
         self.model_config = Section(is_encoder_decoder=False, vocab_size=_VOCABULARY)
         self.spec_algorithm = NoDrafts()
-        self.policy = _policies.SchedulePolicy(scenario["policy"], self.tree_cache, False, False, False)
+        urgent = scenario["policy"] == "priority-fcfs"
+        self.enable_priority_scheduling = self.enable_priority_preemption = self.try_preemption = urgent
+        policy = "fcfs" if urgent else scenario["policy"]
+        self.policy = _policies.SchedulePolicy(policy, self.tree_cache, False, urgent, True)
         self._begin_ratio()
         self.metrics_reporter = self.ipc_channels = self.load_publisher = Silent()
         self.grammar_manager = Section(has_waiting_grammars=_no, abort_requests=_nothing)
@@ -200,14 +218,14 @@ class Server(_Scheduler):  # type: ignore[misc]
         self.tp_worker = Section(model_runner=Section(attn_backend=object(), prefill_aware_swa=False))
         self.batch_result_processor = None if _results is None else self._processor()
         self.retracted: list[str] = []
+        self._entries = 0
 
     def _begin_ratio(self) -> None:
         if _ratio is None:
             values = _module("environ").envs
             least = values.SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR.get()
-            first = self.init_new_token_ratio = self.new_token_ratio = (
-                values.SGLANG_INIT_NEW_TOKEN_RATIO.get()
-            )
+            first = min(values.SGLANG_INIT_NEW_TOKEN_RATIO.get() * ARGUMENTS.schedule_conservativeness, 1.0)
+            self.init_new_token_ratio = self.new_token_ratio = first
             self.min_new_token_ratio = first * least
             steps = values.SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.get()
             self.new_token_ratio_decay = (first - self.min_new_token_ratio) / steps
@@ -261,7 +279,13 @@ class Server(_Scheduler):  # type: ignore[misc]
 
     def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
         self.retracted.append(req.rid)
-        self.waiting_queue.append(req)
+        self.enqueue(req)
+
+    def enqueue(self, request: Any) -> None:
+        """Let a request wait behind all others."""
+        self._entries += 1
+        request.time_stats.wait_queue_entry_time = self._entries
+        self.waiting_queue.append(request)
 
     def maybe_prepare_mlp_sync_batch(self, batch: Any, **given: Any) -> Any:
         return batch
@@ -364,7 +388,8 @@ class _Run:
         )
         request.tokenizer = None
         self._live[spec["id"]] = request
-        self._server.waiting_queue.append(request)
+        request.priority = spec["priority"]
+        self._server.enqueue(request)
 
     def _turn(self) -> tuple[StepTrace, Any]:
         server = self._server

@@ -153,13 +153,18 @@ ARGUMENTS = Section(
     radix_eviction_policy="lru",
     decode_log_interval=1,
     schedule_policy="fcfs",
+    schedule_low_priority_values_first=True,
     enable_mamba_extra_buffer=_no,
     enable_mamba_extra_buffer_lazy=_no,
 )
 """Arguments of the server, in releases that pass them as one."""
+SCHEDULE = Section(
+    schedule_policy="fcfs", schedule_conservativeness=1.0, schedule_low_priority_values_first=True
+)
+"""The same of its scheduler, in releases that divide them."""
 PARALLEL = Section(dcp_size=1, attn_dcp_size=1, pp_size=1)
 _CONTEXT = {
-    "schedule": Section(schedule_policy="fcfs", schedule_conservativeness=1.0),
+    "schedule": SCHEDULE,
     "parallel": PARALLEL,
     "memory": Section(radix_eviction_policy="lru"),
     "exec": Section(

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.engines import ours, wheels
 from benchmarks.engines.child import Child
 from benchmarks.engines.compare import first_difference
-from benchmarks.engines.decisions import Decision, write
+from benchmarks.engines.decisions import Decision, read, write
 from benchmarks.engines.engine import Variant, release_of
 from benchmarks.engines.sglang import SGLANG
 
@@ -32,10 +32,18 @@ _FEW = {"0.5.6": 4, "0.5.22": 4}
 """Tries of releases of which little more than their rules is kept."""
 _MOST_DRAWN = 400
 SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
-    "0.5.6": ({"answers_cached": True}, {"page_reserve": "charged"}, {"chunks_count_twice": True}),
-    "0.5.14": ({"radix_eviction": "leaves-to-fit"},),
+    "0.5.6": (
+        {"aborts_at": "output-or-chunk"},
+        {"answers_cached": True},
+        {"page_reserve": "charged"},
+        {"chunks_count_twice": True},
+    ),
+    "0.5.14": ({"aborts_at": "output"}, {"radix_eviction": "leaves-to-fit"}),
     "0.5.22": ({"page_reserve": "needed"}, {"chunks_count_twice": False}, {"departures_at_decodes": False}),
     "0.5.23": (
+        {"aborts_at": "boundary"},
+        {"scheduler": "fcfs"},
+        {"schedule_conservativeness": 1.1},
         {"radix_eviction": "leaves"},
         {"answers_apart": False},
         {"waiting_prefix_refresh": 0},
@@ -49,15 +57,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines.sglang_record", description=__doc__)
     parser.add_argument("--versions", nargs="+", choices=RELEASES, default=RELEASES)
     FOLDER.mkdir(exist_ok=True)
-    for version in parser.parse_args().versions:
+    only = "Kinds of scenarios with this text in their names: their decisions join those kept."
+    parser.add_argument("--only", default="", help=only)
+    flags = parser.parse_args()
+    for version in flags.versions:
         wheel, python = wheels.unpacked(SGLANG.package, version, SGLANG.kept), SGLANG.python()
         if wheel is None or python is None:
             return 1
         with Child(SGLANG.program, wheel.root, python) as child:
-            found = [
-                each for kind in SGLANG.variants_of(version) for each in _decisions(kind, child, version)
-            ]
-            found += [each for switch in SWITCHES[version] for each in _decided_by(switch, child, version)]
+            found = read(FOLDER / f"{version}.jsonl") if flags.only else []
+            for kind in SGLANG.variants_of(version):
+                if flags.only in kind.name:
+                    found += _decisions(kind, child, version)
+            if not flags.only:
+                found += [
+                    each for switch in SWITCHES[version] for each in _decided_by(switch, child, version)
+                ]
         write(FOLDER / f"{version}.jsonl", found)
     return 0
 

@@ -91,6 +91,8 @@ def contradictions(policy: str, settings: Any) -> Iterator[tuple[str, str, str]]
         yield "late_length_stops", "synchronously nothing comes late", "add --async-scheduling, or drop it"
     if settings.prefill_schedule_interval > 1 and settings.batch_former != "running-first":
         yield "prefill_schedule_interval", "is vLLM's, of running-first batches", "drop it"
+    if given("schedule_conservativeness") and not settings.admission_rule.startswith("new-token-ratio"):
+        yield "schedule_conservativeness", "is SGLang's, of new-token-ratio", "drop it"
     if settings.preemption_policy == "fewest-tokens" and settings.batch_former != "prefill-only":
         yield "preemption_policy", "fewest-tokens is SGLang's, of prefill-only batches", "use another one"
     if policy in CACHE_AWARE and not caching:

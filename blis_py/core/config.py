@@ -313,8 +313,17 @@ class ReleaseRules(PromptLimits):
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PassRules(SchedulerSettings):
-    """Rules of admission in which releases of SGLang differ; none is a setting there."""
+    """Rules of admission of SGLang; those without a flag are those in which its releases differ."""
 
+    schedule_conservativeness: float = setting(
+        1.0,
+        least=0,
+        most=MAX_TOKENS,
+        flag="--schedule-conservativeness",
+        help="With new-token-ratio: factor on the share set aside for running requests.",
+    )
+    """With `new-token-ratio`: factor on the first share of the remaining limits that is set aside for running
+    requests, 0.7 (SGLang)."""
     page_reserve: str = setting("always", choices=("none", "charged", "needed", "always"))
     """With `new-token-ratio`: a further block for every prompt of a step: `none` (SGLang before 0.5.10),
     `charged` to those behind it (0.5.10), `needed` by itself, too (from 0.5.11), and `always`, also of

@@ -15,7 +15,7 @@ from typing import Final
 
 from blis_py.core.admission_rule import AdmissionRule, Admitted, limit_of
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.pass_order import PassOrder
+from blis_py.core.pass_order import MostUrgentFirst, PassOrder
 from blis_py.core.request import ENDING, PREFILLING, Request
 
 _LONGEST: Final = 4096
@@ -36,11 +36,13 @@ class NewTokenRatio(AdmissionRule):
     (`departures_at_decodes`).
     """
 
-    _CONSERVATIVENESS = 1.0
+    _SHARE_OF_RANKS = 1.0
+    """Part of the share that a rank sets aside."""
 
     def __init__(self, config: SchedulerConfig, instance: Admitted) -> None:
         super().__init__(config, instance)
-        self._initial = min(_INITIAL * self._CONSERVATIVENESS, 1.0)
+        factor = config.schedule_conservativeness * self._SHARE_OF_RANKS
+        self._initial = min(_INITIAL * factor, 1.0)
         self._least = min(self._initial * _LEAST_SHARE, 1.0)
         self._decay = (self._initial - self._least) / _STEPS
         self._ratio = self._initial
@@ -69,6 +71,8 @@ class NewTokenRatio(AdmissionRule):
         waiting = instance.waiting
         self._order = waiting if isinstance(waiting, PassOrder) else None
         """The queue, if it is sorted in every pass."""
+        self._reopens = isinstance(waiting, MostUrgentFirst)
+        """Whether every pass looks at the queue, for a request that may interrupt others."""
         self._refreshes = 0
         """Passes with waiting requests so far."""
         self._begun_tick = -1
@@ -144,7 +148,7 @@ class NewTokenRatio(AdmissionRule):
         return self._instance.resolved == self._instance.tick  # else a step in flight comes first
 
     def may_change(self) -> bool:
-        return not self.full or bool(self._gone)
+        return not self.full or self._reopens or bool(self._gone)
 
     # -- a pass ----------------------------------------------------------------------------------------
 
@@ -163,7 +167,9 @@ class NewTokenRatio(AdmissionRule):
         self._taken = self._taken_tokens = self._locking = 0
         self._reserved, self._left_by_length = -1.0, None
         self._free_tokens = instance.kv.pool.num_free * self._block_size
-        if not prompts and not self.full and self._allocatable() <= 0:
+        if self._reopens:
+            self.full = False
+        elif not prompts and not self.full and self._allocatable() <= 0:
             self.full = True
         self._opens = not self.full
         if self._opens or prompts:
@@ -320,7 +326,7 @@ class NewTokenRatioOfRanks(NewTokenRatio):
     """With attention DP: 0.3 of the share (`schedule_conservativeness` in `_handle_data_parallelism` of
     `server_args.py`)."""
 
-    _CONSERVATIVENESS = 0.3
+    _SHARE_OF_RANKS = 0.3
 
 
 def ignores_eos(request: Request) -> bool:

@@ -1,6 +1,6 @@
-"""Queue orders that look at the prefix cache, as in SGLang: the whole queue is sorted when a pass begins.
+"""Queue orders as in SGLang: the whole queue is sorted when a pass begins.
 
-`calc_priority` of `schedule_policy.py`. The lookups count as uses of the cache. Among equals the order before
+`calc_priority` of `schedule_policy.py`. Lookups count as uses of the cache. Among equals the order before
 stays, and what arrives in between goes behind.
 """
 
@@ -69,6 +69,14 @@ class PassOrder:
     def begin_pass(self) -> bool:
         """Sort for a pass; whether requests were looked up."""
         raise NotImplementedError
+
+
+class MostUrgentFirst(PassOrder):
+    """Smallest priority first; among equals those that entered the queue first, retracted ones again."""
+
+    def begin_pass(self) -> bool:
+        self._requests.sort(key=_priority)
+        return False
 
 
 class LongestMatchFirst(PassOrder):
@@ -141,8 +149,17 @@ def _lightest_first(nodes: list[Node], weights: dict[Node, int]) -> list[Node]:
     return heavy
 
 
+def _priority(request: Request) -> int:
+    return request.priority
+
+
 def sorts_by_pass(config: SchedulerConfig) -> bool:
     """Whether the queue is sorted as SGLang's: with its tree and its admission, and no bound on waiting."""
     bounded = config.fairness_ms is not None or config.fairness_tokens is not None
     tree = config.prefix_cache == "radix" and config.radix_eviction != "blocks"
-    return tree and config.admission_rule.startswith("new-token-ratio") and not bounded
+    return tree and has_passes(config) and not bounded
+
+
+def has_passes(config: SchedulerConfig) -> bool:
+    """Whether the rule of admission is SGLang's."""
+    return config.admission_rule.startswith("new-token-ratio")

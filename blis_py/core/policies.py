@@ -15,7 +15,13 @@ from blis_py.core._fifo import FifoQueue
 from blis_py.core._hrrn import HighestResponseRatio
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.lpm import LongestPrefixMatch
-from blis_py.core.pass_order import HeaviestBranchFirst, LongestMatchFirst, sorts_by_pass
+from blis_py.core.pass_order import (
+    HeaviestBranchFirst,
+    LongestMatchFirst,
+    MostUrgentFirst,
+    has_passes,
+    sorts_by_pass,
+)
 from blis_py.core.queues import AgingQueue, SortedQueue, WaitingQueue
 from blis_py.core.request import Request
 
@@ -37,7 +43,9 @@ def reverse_priority(request: Request) -> tuple[Any, ...]:
 
 SCHEDULERS: dict[str, Callable[[SchedulerConfig], WaitingQueue]] = {
     "fcfs": lambda config: FifoQueue(config.constrained_go_first),
-    "priority-fcfs": lambda config: SortedQueue(priority_fcfs),
+    "priority-fcfs": lambda config: (
+        MostUrgentFirst(config) if has_passes(config) else SortedQueue(priority_fcfs)
+    ),
     "sjf": lambda config: (
         SortedQueue(shortest_job_first)
         if config.sjf_aging_ms is None

@@ -82,7 +82,12 @@ def _sglang(findings: LaunchFindings, division: GpuDivision) -> None:
     if "requests" in parts:
         requests = max(int(parts["requests"]) // division.attention_dp, 1)
         findings.settings["scheduler.max_num_seqs"] = requests, labels["requests"]
-    if "prompts" in parts:
+    if chunk < 0:
+        tokens = int(parts.get("prompts", str(_LARGEST_CHUNK)))
+        findings.settings["scheduler.max_num_batched_tokens"] = tokens, labels["chunk"]
+        longer = f"longer prompts are computed whole, here in chunks of {tokens:,} tokens"
+        findings.unmodelled.append(f"{labels['chunk']} {chunk}: {longer}")
+    elif "prompts" in parts:
         label = f"{labels['prompts']} {parts['prompts']}"
         if int(parts["prompts"]) >= (chunk or _LARGEST_CHUNK):
             findings.idle.append(label)

@@ -205,6 +205,7 @@ _READERS = {
     "text": lambda name, text: text,
     "lower": lambda name, text: text.strip().lower(),
     "count": _count,
+    "limit": lambda name, text: -1 if text.strip() == "-1" else _count(name, text),
     "share": _share,
     "switch": _switch,
     "on": _only_on,

@@ -27,7 +27,8 @@ class FlagMeaning(NamedTuple):
     Attributes:
         key: the setting, by configuration key; empty if it has none.
         part: what it says of the server in other words than a setting: `model`, `tensor`, `data`, …
-        read: how the text becomes a value: `text`, `count`, `share`, `switch`, `sizes`, `inverse`, `json`.
+        read: how the text becomes a value: `text`, `count`, `limit` (-1 = none), `share`, `switch`,
+            `sizes`, `inverse`, `json`.
         values: values of the setting by text; null = as without the flag.
         same: texts that change nothing; `*` = all of them.
         would: what a server would do otherwise, for every other text; empty if there is none.

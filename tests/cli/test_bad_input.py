@@ -66,6 +66,7 @@ BAD_FLAGS = [
         "--prefix-cache: unknown value (found 'tree'); one of: hash, none, radix",
     ),
     ((*RUN, "--radix-eviction-policy", "lfu"), "--radix-eviction-policy: belongs to the radix cache"),
+    ((*RUN, "--schedule-conservativeness", "2"), "--schedule-conservativeness: is SGLang's"),
     ((*RUN, "--fairness-ms", "5"), "--fairness-ms: belongs to lpm, hrrn, dfs-weight"),
     ((*RUN, "--lpm-max-queue", "5"), "--lpm-max-queue: belongs to lpm, hrrn, dfs-weight"),
     ((*RUN, "--scheduler", "lpm", "--fairness-ms", "-1"), "--fairness-ms: must be at least 0"),

@@ -130,6 +130,11 @@ def test_a_retraction_sets_the_share_from_the_decoded_one() -> None:
     assert rule_of(core).ratio() == (core.settled_generated(a) - 1 + 20) / 101
 
 
+@pytest.mark.parametrize(("factor", "share"), [(0.0, 0.0), (0.5, 0.35), (1.0, 0.7), (2.0, 1.0)])
+def test_conservativeness_is_a_factor_on_the_first_share_up_to_all(factor: float, share: float) -> None:
+    assert rule_of(sglang(1000, schedule_conservativeness=factor)).ratio() == share
+
+
 def test_a_refusal_shuts_admission_until_a_request_leaves() -> None:
     core = sglang(1000)
     add(core, "A", 10, 600)

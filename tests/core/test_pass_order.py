@@ -113,3 +113,37 @@ def test_the_heaviest_branch_goes_first_depth_first() -> None:
 def test_it_belongs_to_sglangs_tree_and_knows_no_bound(values: dict[str, Any], is_sglangs: bool) -> None:
     queue = SCHEDULERS["lpm"](core_of("lpm", **values).config)
     assert isinstance(queue, LongestMatchFirst if is_sglangs else LongestPrefixMatch)
+
+
+def test_the_most_urgent_go_first_and_equal_ones_as_they_entered() -> None:
+    core = core_of("priority-fcfs")
+    for name, priority in (("A", 2), ("B", 1), ("C", 2), ("D", 1), ("E", 0)):
+        core.add(Request(name, 0, 5, 1, 1, priority))
+    order: list[str] = []
+    while core.waiting:
+        planned = core.schedule(0)
+        assert planned is not None
+        order += [request.id for request, _ in planned.prefills]
+        core.finish(planned)
+    assert order == ["E", "B", "D", "A", "C"]
+
+
+def test_with_priorities_a_refusal_does_not_shut_admission() -> None:
+    """B does not fit beside A, and D is more urgent and does."""
+    for policy, admitted in (("fcfs", []), ("priority-fcfs", ["D"])):
+        core = core_of(policy, max_num_seqs=8)
+        core.add(Request("A", 0, 10, 300, 300, ends_by_eos=True))
+        served_step = core.schedule(0)
+        assert served_step is not None
+        core.finish(served_step)
+        core.add(Request("B", 1, 10, 300, 300, priority=1, ends_by_eos=True))
+        for _ in range(2):
+            planned = core.schedule(0)
+            assert planned is not None
+            assert planned.prefills == []
+            core.finish(planned)
+            core.check()
+        core.add(Request("D", 2, 5, 1, 1, priority=0))
+        planned = core.schedule(0)
+        assert planned is not None
+        assert [request.id for request, _ in planned.prefills] == admitted

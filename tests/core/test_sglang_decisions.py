@@ -25,7 +25,7 @@ def test_every_release_has_decisions_with_retractions() -> None:
     for path in FILES:
         found = read(path)
         assert {decision.scenario["async_scheduling"] for decision in found} == {False, True}
-        assert {decision.scenario["block_size"] for decision in found} == {1, 16}
+        assert {decision.scenario["block_size"] for decision in found} >= {1, 16}
         assert any(step["preempted"] for decision in found for step in decision.trace)
 
 

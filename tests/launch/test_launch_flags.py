@@ -101,6 +101,14 @@ def test_every_entry_of_the_tables_has_one_outcome_and_a_setting_that_exists(eng
         ("sglang", "--tp 8 --moe-a2a-backend deepep", "latency.moe_backend", "deepep"),
         ("sglang", "--max-total-tokens 32000", "scheduler.num_kv_blocks", 2000),
         ("sglang", "--disable-overlap-schedule", "scheduler.async_scheduling", False),
+        ("sglang", "--schedule-conservativeness 0.3", "scheduler.schedule_conservativeness", 0.3),
+        ("sglang", "--chunked-prefill-size -1", "scheduler.max_num_batched_tokens", 16384),
+        (
+            "sglang",
+            "--chunked-prefill-size -1 --max-prefill-tokens 4096",
+            "scheduler.max_num_batched_tokens",
+            4096,
+        ),
         ("trtllm", "--tp_size 8 --enable_attention_dp", "attention_dp", 8),
         ("trtllm", "--ep_size 4 --tp_size 4", "ep", 4),
     ],
@@ -155,6 +163,7 @@ def test_an_unknown_variable_of_an_engine_is_named_and_one_of_others_is_not() ->
         ),
         ("sglang", "--speculative-algorithm EAGLE", "drafts are verified"),
         ("sglang", "--chunked-prefill-size 8192 --max-prefill-tokens 2048", "--max-prefill-tokens 2048"),
+        ("sglang", "--chunked-prefill-size -1", "longer prompts are computed whole"),
         ("trtllm", "--num_postprocess_workers 4", "more processes build answers"),
     ],
 )
