@@ -36,11 +36,11 @@ def renewed(guide: str, rows: list[Row]) -> str:
 
 
 def table(engine: Engine, title: str, rows: Iterable[Row]) -> str:
-    """Scenarios of an engine by release and kind, all loops together; how many are equal if not all are."""
+    """Scenarios of an engine by release and group of kinds, and how many are equal if not all are."""
     kinds = kinds_of(engine)
     counts: dict[tuple[str, str], list[int]] = {}
     for row in rows:
-        if row.engine == engine.package and (kind := without_loop(row.kind)) in kinds:
+        if row.engine == engine.package and (kind := group_of(row.kind)) in kinds:
             count = counts.setdefault((row.version, kind), [0, 0])
             count[0] += row.equal
             count[1] += row.scenarios
@@ -53,13 +53,13 @@ def table(engine: Engine, title: str, rows: Iterable[Row]) -> str:
 
 
 def kinds_of(engine: Engine) -> list[str]:
-    """Kinds of scenarios in which every step has to be the engine's, whatever the loop."""
-    return list(dict.fromkeys(without_loop(each.name) for each in engine.variants if each.exact))
+    """Groups of kinds of scenarios in which every step has to be the engine's."""
+    return list(dict.fromkeys(group_of(each.name) for each in engine.variants if each.exact))
 
 
-def without_loop(kind: str) -> str:
-    """A kind's name without its loop, which stands behind the last comma."""
-    return kind.rpartition(", ")[0]
+def group_of(kind: str) -> str:
+    """A kind's name up to the first comma: without its loop and how prompts begin."""
+    return kind.partition(", ")[0]
 
 
 def _cell(equal: int, scenarios: int) -> str:

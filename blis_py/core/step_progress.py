@@ -32,7 +32,6 @@ from blis_py.core.step_scheduler import StepScheduler
 
 _RUNNING: Final = (DECODING, STALLED, ENDING)
 """States of running requests whose prompts are complete."""
-_DECODES: Final = (DECODING, STALLED)
 
 
 class StepProgress(StepScheduler):
@@ -309,8 +308,14 @@ class StepProgress(StepScheduler):
         return ended
 
     def _ending_early(self, tick: int) -> list[Request]:
-        """Requests without a client that emitted in this step and have not reached their lengths."""
-        early = [r for r in self._withdrawn if r.status in _DECODES and self._emitted_in(r, tick)]
+        """Requests without a client that emitted in this step, which is not the last planned for them."""
+        early = [
+            request
+            for request in self._withdrawn
+            if request.status in _RUNNING
+            and not (request.status is ENDING and request.last_tick == tick)
+            and self._emitted_in(request, tick)
+        ]
         for request in early:
             request.ends_late = True  # nothing foresaw it
         return early

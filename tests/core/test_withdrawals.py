@@ -126,6 +126,19 @@ def test_a_deadline_that_passed_is_not_seen_again() -> None:
     assert request.finish_reason is FinishReason.TIMEOUT
 
 
+def test_a_request_whose_last_step_is_planned_ends_with_the_step_before_it() -> None:
+    core = core_of(aborts_at="output", async_scheduling=True)
+    request = added(core, "A", 8, limit=2)
+    first = launched(core)
+    assert not core.withdraw(request)
+    second = launched(core)
+    assert core.resolve(first) == [request]
+    assert (request.generated, core.counters.discarded_tokens) == (1, 1)
+    assert core.resolve(second) == []
+    assert core.is_settled
+    core.check()
+
+
 def test_a_request_in_its_last_step_ends_with_it_once() -> None:
     core = core_of(aborts_at="output", async_scheduling=True)
     request = added(core, "A", 8, limit=1)
