@@ -184,9 +184,8 @@ class Server(_Scheduler):  # type: ignore[misc]
         ARGUMENTS.page_size = self.page_size = page
         ARGUMENTS.pp_max_micro_batch_size = PARALLEL.pp_max_micro_batch_size = seqs
         self.server_args, self.max_running_requests = ARGUMENTS, seqs
-        self.chunked_prefill_size = scenario["max_num_batched_tokens"]
-        if scenario["settings"].get("chunked_prefill_size") == -1:
-            self.chunked_prefill_size = None
+        chunks = scenario["settings"].get("chunked_prefill_size") != -1
+        self.chunked_prefill_size = scenario["max_num_batched_tokens"] if chunks else None
         SCHEDULE.schedule_conservativeness = ARGUMENTS.schedule_conservativeness = scenario["settings"].get(
             "schedule_conservativeness", 1.0
         )
