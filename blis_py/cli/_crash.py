@@ -10,8 +10,9 @@ import traceback
 
 from blis_py.version import __version__
 
-_KEYS = ("BLIS_API_KEY", "OPENAI_API_KEY")
-"""Environment variables with a key."""
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+"""Last words of names of variables that hold a secret."""
+_VARIABLES, _KEY = "--launch-env", "--api-key"
 
 
 def report(error: Exception) -> str:
@@ -48,10 +49,15 @@ def _without_keys(text: str) -> str:
 
 
 def _keys() -> set[str]:
-    """API keys of the command line and of the environment."""
-    keys = {os.environ.get(name, "") for name in _KEYS}
+    """API keys and other secrets of the command line and of the environment."""
+    variables, keys = list(os.environ.items()), set[str]()
     for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == "--api-key":
-            keys.add(value if equals else following)
+        flag, equals, value = word.partition("=")
+        given = value if equals else following
+        if flag.replace("_", "-") == _KEY:
+            keys.add(given)
+        elif flag.replace("_", "-") == _VARIABLES:
+            name, _, held = given.partition("=")
+            variables.append((name, held))
+    keys |= {value for name, value in variables if name.upper().split("_")[-1] in _SECRETS}
     return keys - {""}

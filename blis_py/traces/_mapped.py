@@ -22,6 +22,7 @@ from blis_py.requests.table import Ints, Labels, RequestTable
 from blis_py.traces._conversations import in_conversations
 from blis_py.traces._gathered import FAILED
 from blis_py.traces._json_columns import read_json_columns, read_list_columns
+from blis_py.traces._suggested import conversation_in
 from blis_py.traces._units import TraceClock
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, TraceKind, integers, labels, repeated, texts
@@ -242,5 +243,7 @@ def read_splitwise(path: Path, reading: Reading) -> RequestTable:
 def _read_dialect(path: Path, reading: Reading, dialect: Dialect) -> RequestTable:
     there = header_of(path)
     more = {role: name for role, name in dialect.optional.items() if name in there}
+    if SESSION not in more and (conversation := conversation_in(there)):
+        more[SESSION] = conversation
     reading.columns = {**dialect.columns, **more}
     return read(path, reading)

@@ -39,21 +39,35 @@ _ARRIVALS = ({"arrival", "arrived", "arrives"}, {"start", "started", "sent", "cr
 _TIMES = {"time", "at", "ts", "timestamp", "date", "datetime", "s", "ms", "us", "ns"}
 _TIMES_ALONE = {("ts",), ("time",), ("date",), ("datetime",)}
 _NO_ARRIVALS = {"end", "ended", "finish", "finished", "first", "last", "completed", "response", "latency"}
-_CONVERSATIONS = ("session_id", "conversation_id", "chat_id")
+_CONVERSATIONS = (
+    *("session_id", "conversation_id", "chat_id", "thread_id"),
+    *("session", "conversation", "session_uuid", "conversation_uuid", "conversation_hash"),
+)
 _UNITS = ("ms", "us", "ns")
 
 
 def suggested(names: Iterable[str]) -> tuple[str, bool]:
     """The flag for these columns, with `NAME` for unknown ones; and whether both lengths are known."""
-    words = {name: tuple(word.lower() for word in _WORD.findall(name.split(".")[-1])) for name in names}
+    words = {name: _words(name) for name in names}
     roles = {"arrival": _arrival(words), **{side: _length(words, side) for side in _SIDES}}
     known = roles["input"] != "" and roles["output"] != ""
     if known:
-        roles["session_id"] = next((name for name in words if "_".join(words[name]) in _CONVERSATIONS), "")
+        roles["session_id"] = conversation_in(words)
     given = [f"{role}={name or 'NAME'}" for role, name in roles.items() if name or not known]
     last = words.get(roles["arrival"], ())[-1:]
     unit = "".join(f" --time-unit {unit}" for unit in last if unit in _UNITS)
     return f"--columns {quote(','.join(given))}{unit}", known
+
+
+def conversation_in(names: Iterable[str]) -> str:
+    """The column that names the conversation of each request, such as `chat.id`; empty without one."""
+    paths = {name: "_".join(word for part in name.split(".")[-2:] for word in _words(part)) for name in names}
+    lasts = {name: "_".join(_words(name)) for name in paths}
+    return next((name for name in paths if {paths[name], lasts[name]} & {*_CONVERSATIONS}), "")
+
+
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORD.findall(name.split(".")[-1]))
 
 
 def _length(words: dict[str, tuple[str, ...]], side: str) -> str:

@@ -9,7 +9,6 @@ tokens is that of a completed request if the run had no failures or states the T
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -20,6 +19,8 @@ from blis_py.traces._json_rows import items, json_rows, within
 from blis_py.traces.reading import Reading
 
 LENGTHS = ("input_lens", "output_lens")
+_LOWEST_RATE, _HIGHEST_RATE = 1e-6, 1e9
+"""Requests/s; others are no rate of a benchmark, but all at once."""
 
 
 def read_vllm(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
@@ -80,9 +81,8 @@ def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix
             "lists of different lengths", file=where, key="input_lens, output_lens", value=lengths
         )
     reading.has_times = starts[:1] != [None]
-    rate = run.get("request_rate")
-    reading.kept_in_flight(run.get("max_concurrency"), paced=_is_number(rate))
-    reading.rate = float(rate) if _is_number(rate) and rate else None
+    reading.rate = _rate(run.get("request_rate"))
+    reading.kept_in_flight(run.get("max_concurrency"), paced=reading.rate is not None)
     model, empty = run.get("model_id", ""), _empty_answers(run, outputs)
     if empty:
         reading.note(f"{len(empty):,} answers without tokens count as one token: their requests completed")
@@ -105,6 +105,11 @@ def _empty_answers(run: dict[str, Any], outputs: list[Any]) -> set[int]:
     return {number for number in empty - failed if _is_number(ttfts[number]) and ttfts[number] > 0}
 
 
+def _rate(value: Any) -> float | None:
+    """A rate in requests/s; both programs write `inf` as text."""
+    return float(value) if _is_number(value) and _LOWEST_RATE <= value <= _HIGHEST_RATE else None
+
+
 def _is_number(rate: Any) -> TypeGuard[float]:
-    """Whether a request rate is finite; both programs write `inf` as text."""
-    return isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)
+    """Whether a value is a number."""
+    return type(rate) in (int, float)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
-from blis_py.traces._suggested import suggested
+from blis_py.traces._suggested import conversation_in, suggested
 from blis_py.traces.probe import Probe, probe
 from blis_py.traces.reading import Reading
 
@@ -360,6 +360,7 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
     probed = probe(path)
     if reading.columns:
         reading.requests_models = True
+        _note_conversations(probed, reading)
         return probed, _mapped(probed)
     if named is not None:
         return probed, _as_named(probed, named)
@@ -368,6 +369,16 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
             reading.chosen_as = f"{path.name} is read as {format.title}: {format.why(probed)}"
             return probed, format
     raise InputError(f"not a known trace format: {probed.looks}", file=path, fix=_instead(probed))
+
+
+def _note_conversations(probe: Probe, reading: Reading) -> None:
+    """Say that a column of conversations is not among the ones named."""
+    name = conversation_in(probe.places)
+    if name and "session_id" not in reading.columns and name not in reading.columns.values():
+        reading.note(
+            f"it has {name}, which --columns leaves out: every request is played by itself; "
+            f"session_id={name} plays conversations"
+        )
 
 
 def _as_named(probe: Probe, named: str) -> Format:

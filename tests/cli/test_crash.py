@@ -61,6 +61,26 @@ def test_a_report_has_no_key(
     assert "'--port', '1'" in file.read_text()
 
 
+@pytest.mark.parametrize(
+    "given", [["--launch-env", "HF_TOKEN=s3cret"], ["--launch-env=vllm_api_key=s3cret"], []]
+)
+def test_a_report_has_no_secret_of_a_launch_line_or_the_environment(
+    blis: Blis, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: list[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["blis", "run", *given, "--launch-env", "TP=4"])
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    if not given:
+        monkeypatch.setenv("AWS_SECRET", "s3cret")
+    broken(monkeypatch, ValueError("s3cret is false"))
+    _, _, err = blis("run", *small)
+    (file,) = tmp_path.iterdir()
+    for text in (err, file.read_text()):
+        assert "*** is false" in text
+        assert "s3cret" not in text
+    assert "'TP=4'" in file.read_text()
+
+
 def test_where_no_file_can_be_written_it_states_how_to_see_the_traceback(
     blis: Blis, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

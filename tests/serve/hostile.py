@@ -263,7 +263,7 @@ def large(size: int = 31 * 2**20) -> Iterator[Hostile]:
 
     def of(name: str, path: str, begin: bytes, part: bytes, end: bytes, between: bytes = b",") -> Hostile:
         count = (size - len(begin) - len(end)) // len(part + between)
-        return Hostile(f"{name}, {size} bytes", path, begin + between.join([part] * count) + end)
+        return Hostile(f"{name}, {size} bytes", path, begin + (part + between) * (count - 1) + part + end)
 
     for name, key, part in (
         ("texts", b"prompt", b'""'),

@@ -122,6 +122,37 @@ def test_columns_of_any_table_name_session_and_turn(tmp_path: Path) -> None:
     assert [shared(table, 0, 2), shared(table, 0, 1)] == [50, 0]
 
 
+COLUMNS = {"arrival": "t", "input": "p", "output": "o"}
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        *((name, True) for name in ("session_id", "sessionId", "Conversation ID", "chat.id", "thread_id")),
+        *((name, False) for name in ("request_id", "id", "user.id", "chats", "sessions", "chat_ids")),
+    ],
+)
+def test_one_line_names_the_column_of_conversations_that_is_left_out(
+    tmp_path: Path, name: str, known: bool
+) -> None:
+    rows = [{"t": at, "p": 9 + 9 * at, "o": 2} for at in range(3)]
+    first, _, last = name.rpartition(".")
+    own = {first: {last: "a"}} if first else {last: "a"}
+    path = lines(tmp_path, *(row | own for row in rows))
+    table, reading = read(path, columns=COLUMNS)
+    assert table.session is None
+    assert any(f"session_id={name} plays conversations" in note for note in reading.notes) == known
+    table, reading = read(path, columns=COLUMNS | {"session_id": name})
+    assert table.session_ids() == ["a", "a", "a"]
+    assert not any("plays conversations" in note for note in reading.notes)
+
+
+def test_a_published_table_with_a_column_of_conversations_has_them(tmp_path: Path) -> None:
+    header = "arrival_timestamp,prompt_size,token_size,request_id,conversation_id"
+    (tmp_path / "s.csv").write_text(f"{header}\n0,10,5,a,x\n1,30,5,b,x\n2,10,5,c,y\n")
+    assert read(tmp_path / "s.csv")[0].session_ids() == ["x", "x", "y"]
+
+
 def test_columns_of_parquet_name_session_and_turn(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet")

@@ -110,7 +110,11 @@ def test_empty_answers_of_completed_requests_are_prefills(
 
 
 @pytest.mark.parametrize(
-    ("stated", "rate"), [(4.0, 4.0), ("inf", None), (float("inf"), None), (0, None), (True, None)]
+    ("stated", "rate"),
+    [
+        (4.0, 4.0),
+        *((one, None) for one in ("inf", float("inf"), 0, True, -2, 1e-320, 1e308, 10**400, "2", None, [2])),
+    ],
 )
 def test_the_rate_of_a_benchmark_without_times_is_that_in_its_file(
     tmp_path: Path, stated: Any, rate: float | None
