@@ -20,6 +20,7 @@ from blis_py import native
 
 native.activate()  # ahead of the modules that it replaces
 
+import amd  # noqa: E402
 import marginal_prefill  # noqa: E402
 from disaggregated_page import put  # noqa: E402
 from outcomes import (  # noqa: E402
@@ -46,11 +47,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def page(
-    of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str, learned_on: Collection[str] = ()
+    of: Sequence[Outcome],
+    history: Sequence[dict[str, object]],
+    said: str,
+    learned_on: Collection[str] = (),
+    of_amd: Sequence[Outcome] = (),
 ) -> str:
     """
     Args:
         learned_on: points that terms were learned on.
+        of_amd: points on GPUs by AMD, which the other tables do not count.
     """
     priced = [o for o in of if o.errors]
     sound = [o for o in priced if o.sound]
@@ -73,6 +79,7 @@ def page(
         "By requests in flight": table("in flight", by(sound, in_flight)),
         "Learned on, or not": table("configuration", by(sound, learned_label)),
         "Adopted after errors were seen": ADOPTED.splitlines(),
+        "GPUs by AMD": amd.section(of_amd),
         "Each model family left out": left_out(sound),
         "Tails, where they were measured": tails([o for o in sound if o.point.source != "silicon"]),
         "Marginal prefill": [
@@ -126,26 +133,40 @@ def main() -> None:
     wanted = options.only.split(",")
     chosen = sampled(points_of(options.data), options.every)
     points = [p for p in chosen if all(word in _label(p) for word in wanted)]
+    of_amd = [p for p in amd.amd_points(options.data) if all(word in _label(p) for word in wanted)]
     predictions = Predictions(part)
-    missing = predictions.make(points[part - 1 :: parts], options.seconds)
+    missing = predictions.make([*points[part - 1 :: parts], *of_amd[part - 1 :: parts]], options.seconds)
     found = [(point, prediction) for point in points if (prediction := predictions.of(point))]
-    if len(found) < len(points):
+    beside = [(point, prediction) for point in of_amd if (prediction := predictions.of(point))]
+    if len(found) + len(beside) < len(points) + len(of_amd):
         print(f"{len(found)} of {len(points)} points; {missing} of this part are missing: run again")
         return
     said = f" --every {options.every}" if options.every > 1 else ""
     learned_on = {point.id for points in samples(options.data).values() for point in points}
-    write([outcome_of(*pair) for pair in found], options.out, said, learned_on)
+    write(
+        [outcome_of(*pair) for pair in found],
+        options.out,
+        said,
+        learned_on,
+        [outcome_of(*pair) for pair in beside],
+    )
 
 
-def write(outcomes: Sequence[Outcome], out: Path | None, said: str, learned_on: Collection[str] = ()) -> None:
-    """Write both files; `learned_on` as in `page`."""
+def write(
+    outcomes: Sequence[Outcome],
+    out: Path | None,
+    said: str,
+    learned_on: Collection[str] = (),
+    of_amd: Sequence[Outcome] = (),
+) -> None:
+    """Write both files; `learned_on` and `of_amd` as in `page`."""
     json_file = (out or ROOT / "benchmarks" / "results") / "accuracy.json"
     history = json.loads(json_file.read_text())["history"] if json_file.exists() else []
     history = [h for h in history if (h["version"], h["date"]) != (__version__, _today())] + [
         _entry(outcomes)
     ]
     page_file = (out or ROOT / "benchmarks" / "results") / "accuracy.md"
-    page_file.write_text(put(page(outcomes, history, said, learned_on)), encoding="utf-8")
+    page_file.write_text(put(page(outcomes, history, said, learned_on, of_amd)), encoding="utf-8")
     figures = ",\n".join(json.dumps(_figures(outcome)) for outcome in outcomes)
     head = f'"version": "{__version__}", "history": {json.dumps(history)}'
     json_file.write_text(f'{{{head}, "points": [\n{figures}\n]}}\n', encoding="utf-8")

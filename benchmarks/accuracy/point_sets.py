@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 from points import Point, Row, _flags, _float, _latencies_ms, _rows
 
+AMD = "AMD GPUs: on a table of their own"
+AMD_ENGINE = "AMD's own engine, which is not simulated"
+
 
 def points_of(data: Path) -> list[Point]:
     """Points of both sets. Those that another run contradicts are marked, without any prediction."""
@@ -116,9 +119,8 @@ def inferencemax(data: Path) -> Iterator[Point]:
             measured=_latencies_ms(row),
             flags=read,
             **_of_client(read, gpu, framework, int(row["osl"])),
-            refused="AMD GPUs: no kernels measured"
-            if amd
-            else _refused(row["disagg"] == "True", row["spec_decoding"].replace("none", "no"), gpu, gpus),
+            refused=_refused(row["disagg"] == "True", row["spec_decoding"].replace("none", "no"), gpu, gpus)
+            or ("" if not amd else AMD_ENGINE if framework == "atom" else AMD),
         )
 
 

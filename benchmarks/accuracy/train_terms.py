@@ -1,8 +1,8 @@
 """Learn what a step takes beyond its kernels, by engine and kind of model, from closed loops.
 
-    python benchmarks/accuracy/train_terms.py ../shared/data [--seconds 240] [--part 1/2] [--near]
+    python benchmarks/accuracy/train_terms.py ../shared/data [--seconds 240] [--part 1/2] [--near] [--only N]
 
-Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
+Each group of points (engine; dense, sparse or MLA; Hopper, Blackwell, CDNA 3 or 4) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
 with slopes by differences in every round, large residuals weighted down more from round to round, and every
@@ -13,6 +13,9 @@ H200, B200 and B300, `Tables.launch_ns`), while versions are not. A bound shows 
 group has few such points: prompts that are short and yet beyond the CUDA graphs. The terms that the others
 show without a model family stand in `benchmarks/results`, for the column of the accuracy page in which every
 family is left out.
+
+Kernels of AMD's GPUs were not measured: their terms may be several times as far from none as others', and
+half of their groups judge them (`amd.py`).
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
@@ -43,6 +46,7 @@ from blis_py import native
 
 native.activate()  # ahead of the modules that it replaces
 
+from amd import amd_points, of_amd, teaching  # noqa: E402
 from point_sets import points_of  # noqa: E402
 from points import NotExpressed, Point, figures_ms, under_terms  # noqa: E402
 from predictions import KEPT, code_hash  # noqa: E402
@@ -82,6 +86,8 @@ ALIKE, ALIKE_NS = NAMES.index("launch_layer_ns"), 1e6
 """The term that is alike in groups learned together, and the spread of its differences: half of its own."""
 PRIOR = np.array([0.15, 0.4, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
+UNMEASURED = 10.0
+"""Times that spread, where the kernels beneath were not measured."""
 STARTS = [np.array([0.0, 0.2, 0.0, 1e6, 0.1e6, launch, 10e6, 0.1e6]) for launch in (3e6, 0.5e6)]
 STEPS = np.array([0.05, 0.1, 0.1, 2e6, 0.2e6, 0.2e6])
 """Where searches begin, and differences by which slopes of the terms of steps are taken. Launches begin where
@@ -146,7 +152,7 @@ def samples(data: Path) -> dict[str, list[Point]]:
     under several names counts once."""
     configurations: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     seen = set()
-    for point in points_of(data):
+    for point in (*points_of(data), *teaching(amd_points(data))):
         same = point.model, point.prompt_tokens, point.output_tokens, *(point.measured[m] for m in METRICS)
         if point.refused or point.contradicted or same in seen:
             continue
@@ -221,7 +227,7 @@ class Fit:
         values, share = self.values, shares(self.of, family)
         for _ in range(2 * len(SCALES)):
             logs = self.logs + self.slopes @ (values - self.values)
-            values = improved(values, logs, self.slopes, share, SCALES[-1])
+            values = improved(values, logs, self.slopes, share, SCALES[-1], spread_of(self.of))
         return values
 
     def loss(self) -> float:
@@ -252,17 +258,25 @@ def shares(of: Sequence[Case], without: str = "") -> Values:
     return np.repeat(weights, 2)
 
 
-def improved(values: Values, logs: Values, slopes: Values, share: Values, scale: float) -> Values:
+def spread_of(of: Sequence[Case]) -> float:
+    """How far from none terms may be, in units of `PRIOR`."""
+    return UNMEASURED if of_amd(of[0].point) else 1.0
+
+
+def improved(
+    values: Values, logs: Values, slopes: Values, share: Values, scale: float, spread: float = 1.0
+) -> Values:
     """One step of Gauss-Newton.
 
     Args:
         scale: size of residuals beyond which they are weighted down.
+        spread: of terms around none, in units of `PRIOR`.
     """
     weights = share / np.maximum(np.abs(logs), 0.1)
     weights /= 1.0 + (logs / scale) ** 2
     weights[np.abs(logs) > LONGEST] = 0.0
     groups = len(values) // len(NAMES)
-    draw = np.diag(np.tile(PRIOR**-2, groups)) + drawn_together(groups)
+    draw = np.diag(np.tile((spread * PRIOR) ** -2, groups)) + drawn_together(groups)
     left = slopes.T @ (weights[:, None] * slopes) + draw
     found: Values = values + np.linalg.solve(left, -slopes.T @ (weights * logs) - draw @ values)
     times = np.arange(len(values)) % len(NAMES) >= FACTORS
@@ -310,7 +324,7 @@ def visited(of: Sequence[Case], values: Values, scales: Sequence[float]) -> Iter
         slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, logs, strict=True)])
         yield Fit(of, values, np.concatenate(logs), slopes)
         for _ in range(STEPS_EACH):
-            values = improved(values, np.concatenate(logs), slopes, shares(of), scale)
+            values = improved(values, np.concatenate(logs), slopes, shares(of), scale, spread_of(of))
             logs = [case.look(values) for case in of]
             yield Fit(of, values, np.concatenate(logs), slopes)
 
@@ -321,10 +335,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; run again")
     parser.add_argument("--part", default="1/1", help="2/2: the second of two runs beside each other")
     parser.add_argument("--near", action="store_true", help="search from the present terms alone")
+    parser.add_argument(
+        "--only", default="", help="groups with this in their names, beside the others as they are"
+    )
     options = parser.parse_args()
     part, parts = (int(text) for text in options.part.split("/"))
-    end, of_groups = time.monotonic() + options.seconds, samples(options.data)
-    together = [list(names) for _, names in groupby(sorted(of_groups), lambda name: name.rpartition("-")[0])]
+    end = time.monotonic() + options.seconds
+    of_groups = {name: of for name, of in samples(options.data).items() if options.only in name}
+    together = [list(names) for _, names in groupby(sorted(of_groups, key=_hosts), _hosts)]
     for names in together[part - 1 :: parts]:
         if time.monotonic() < end and not set(names) <= learned().keys():
             of = cases(of_groups[name] for name in names)
@@ -332,8 +350,16 @@ def main() -> None:
     known = learned()
     if missing := sorted(of_groups.keys() - known.keys()):
         print(f"{', '.join(missing)}: not learned yet; run again")
+    elif options.only:
+        add({name: known[name] for name in of_groups})
     else:
         write({name: found for name, found in sorted(known.items()) if found["families"]})
+
+
+def _hosts(name: str) -> tuple[str, bool]:
+    """Groups of one engine and kind of model whose hosts launch alike: CUDA, or ROCm."""
+    kind, _, generation = name.rpartition("-")
+    return kind, generation.startswith("cdna")
 
 
 def kept(what: str) -> Path:
@@ -399,6 +425,19 @@ def write(known: dict[str, Any]) -> None:
     measured = sorted({server for found in known.values() for server in found["measured"]})
     _write(OUT, {**top, "measured": measured})
     _write(WITHOUT, {"without": without})
+
+
+def add(known: dict[str, Any]) -> None:
+    """Put groups in the place of those in the file."""
+    top: dict[str, Any] = yaml.safe_load(OUT.read_text())
+    for part in ("groups", "learned_on"):
+        top[part] = dict(
+            sorted({**top[part], **{name: found[part] for name, found in known.items()}}.items())
+        )
+    top["measured"] = sorted(
+        {*top["measured"], *(one for found in known.values() for one in found["measured"])}
+    )
+    _write(OUT, top)
 
 
 def _sister(name: str) -> str:

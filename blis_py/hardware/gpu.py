@@ -182,6 +182,11 @@ _SLOT_LATENCY_US, _SLOT_EFFICIENCY = 30.0, 0.5
 """Latency and share of PCIe, as in the files of cards without NVLink."""
 
 
+def is_of_amd(gpu: GpuSpec) -> bool:
+    """Whether AMD makes it, by the letters that its Instinct GPUs begin with."""
+    return gpu.name.startswith("MI")
+
+
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
     """A bundled GPU in any usual spelling (`H100`, `h100-sxm`, `NVIDIA GeForce RTX 4090`), or a file.
 

@@ -16,8 +16,9 @@ from typing import Any
 from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.yaml_files import load_mapping
-from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.gpu import GpuSpec, is_of_amd
 from blis_py.hardware.layout import Layout
+from blis_py.latency.learned import servers_of_amd
 from blis_py.latency.operator_work import WEIGHT_BYTES
 from blis_py.models.model_shape import ModelShape
 
@@ -59,6 +60,8 @@ class EngineTerms:
             unmeasured: kinds of layers for which no kernels of the GPU were measured, with what stands in.
         """
         missing = list(self._missing(shape, gpu, layout, engine, measured))
+        if is_of_amd(gpu) and not self._learned_with(shape, gpu, layout):
+            unmeasured = (*unmeasured, servers_of_amd(gpu))
         text = f"step times of what was not learned on together: {'; '.join(missing)}" if missing else ""
         return "; ".join(filter(None, (*(f"not validated for {kind}" for kind in unmeasured), text)))
 
@@ -67,9 +70,15 @@ class EngineTerms:
     ) -> Iterator[str]:
         if not measured:
             yield f"kernels of the {gpu.name} (a related GPU's efficiencies on its datasheet)"
-        combination = f"{kind_of(shape)} on {gpu.name} {layout}"
-        if combination not in self.learned:
-            yield f"servers of {engine} with {combination}"
+        if not self._learned_with(shape, gpu, layout):
+            yield f"servers of {engine} with {_combination(shape, gpu, layout)}"
+
+    def _learned_with(self, shape: ModelShape, gpu: GpuSpec, layout: Layout) -> bool:
+        return _combination(shape, gpu, layout) in self.learned
+
+
+def _combination(shape: ModelShape, gpu: GpuSpec, layout: Layout) -> str:
+    return f"{kind_of(shape)} on {gpu.name} {layout}"
 
 
 def kind_of(shape: ModelShape) -> str:
@@ -134,7 +143,9 @@ def group_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> str:
 def _nearest(engine: str, gpu: GpuSpec, shape: ModelShape) -> Iterator[str]:
     """Names of terms, those of the nearest servers first. The same code launches a kind of model on another
     generation of GPUs; launching latent or linear attention says nothing of launching plain one."""
-    generations = ("blackwell", "hopper") if gpu.fp4_flops else ("hopper", "blackwell")
+    generations: tuple[str, ...] = ("blackwell", "hopper") if gpu.fp4_flops else ("hopper", "blackwell")
+    if is_of_amd(gpu):
+        generations = (*(("cdna4", "cdna3") if gpu.fp4_flops else ("cdna3", "cdna4")), *generations)
     plain = "sparse" if shape.moe_layers else "dense"
     latent = shape.latent or shape.compressed
     kind = "hybrid" if shape.linear else "mla" if latent and shape.moe_layers else plain

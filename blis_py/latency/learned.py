@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.gpu import GpuSpec, is_of_amd
 from blis_py.models.model_shape import ModelShape
 
 KINDS = {"dense": "dense models", "sparse": "mixtures of experts"}
@@ -31,7 +31,10 @@ class Learned:
         missing = list(self._missing(shape, gpu, tp, longest_tokens)) if self.tp else []
         if not missing:
             return ""
-        return f"step times of what `trained` did not learn on: {'; '.join(missing)} (it learned on {self})"
+        amd = f"not validated for {servers_of_amd(gpu)}; " if is_of_amd(gpu) else ""
+        return (
+            f"{amd}step times of what `trained` did not learn on: {'; '.join(missing)} (it learned on {self})"
+        )
 
     def _missing(self, shape: ModelShape, gpu: GpuSpec, tp: int, longest_tokens: int) -> Iterator[str]:
         kind = kind_of(shape)
@@ -49,6 +52,15 @@ class Learned:
 
 
 NOTHING_KNOWN = Learned()
+
+
+def servers_of_amd(gpu: GpuSpec) -> str:
+    """A GPU by AMD, and how far from a datasheet the servers on such GPUs are that were measured: the page of
+    accuracy has them, with terms that were learned for their engine and kind of model."""
+    return (
+        f"servers on the {gpu.name}: those measured on AMD's GPUs, SGLang's with DeepSeek-R1, took "
+        "up to 3.4 times as long as datasheets let expect"
+    )
 
 
 def kind_of(shape: ModelShape) -> str:

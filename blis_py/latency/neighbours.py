@@ -18,15 +18,13 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from blis_py.hardware.gpu import GpuSpec, load_gpu
+from blis_py.hardware.gpu import GpuSpec, is_of_amd, load_gpu
 from blis_py.latency.operator_work import WEIGHT_BYTES
 from blis_py.models.model_shape import ModelShape
 from blis_py.models.weights import MXFP4_BYTES, Weights
 
 _MEASURED = "h100", "h200", "b200"
 """GPUs with kernels of all engines, that bound others."""
-_OTHER_MAKERS = "MI"
-"""First letters of GPUs by AMD."""
 _RACK = "GB"
 """First letters of the GPUs of a rack, of which one was measured, too."""
 
@@ -124,7 +122,7 @@ def _faster(gpu: GpuSpec) -> Iterator[tuple[GpuSpec, float]]:
 
 def _related(gpu: GpuSpec) -> Iterator[GpuSpec]:
     """Other measured GPUs of the same maker."""
-    names: tuple[str, ...] = () if gpu.name.startswith(_OTHER_MAKERS) else _MEASURED
+    names: tuple[str, ...] = () if is_of_amd(gpu) else _MEASURED
     names += ("gb200",) if gpu.name.startswith(_RACK) else ()
     return (other for other in map(_bundled, names) if other.name != gpu.name)
 
