@@ -28,7 +28,7 @@ _WAVE_STEPS = 300
 _LONG = 999
 """Segment of its prompt."""
 _OWN = {"kv_groups"}
-_GROUPED = (0, 15)
+_GROUPED, _STATES = (0, 15), (0, 10)
 _WHOLE, _CAPPED = (0, 19), (0, 21)
 """Between, a prompt whose windows would not fit if they kept all of it waits for ever."""
 _DRAFTS = (0, 14)
@@ -123,9 +123,24 @@ def with_groups(rng: Random, release: Release, asynchronous: bool) -> Scenario:
         )
     )
     groups = list(dict.fromkeys(groups)) if (FULL, 0) not in groups else groups
-    scenario["settings"]["kv_groups"] = [list(group) for group in groups]
     if groups[-1][0] == STATE:
         scenario["enable_prefix_caching"] = False
+    return _grouped(rng, release, scenario, groups)
+
+
+def with_states(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """One to four groups of layers with states beside one of full layers, as Qwen3-Next or Nemotron-H have
+    them; before the release that caches states without a prefix cache."""
+    scenario = scenarios.scenario(rng, release, asynchronous, further=FURTHER)
+    groups = [(STATE, 0)] * rng.randint(1, 4) + [(FULL, 0)]
+    scenario["enable_prefix_caching"] = False
+    return _grouped(rng, release, scenario, groups if rng.random() < 0.5 else groups[::-1])
+
+
+def _grouped(rng: Random, release: Release, scenario: Scenario, groups: list[tuple[str, int]]) -> Scenario:
+    """A scenario with these groups, its blocks and requests drawn for them."""
+    size, asynchronous = scenario["block_size"], scenario["async_scheduling"]
+    scenario["settings"]["kv_groups"] = [list(group) for group in groups]
     scenario["num_kv_blocks"] *= rng.randint(1, len(groups))
     flight = scenario["max_num_batched_tokens"] * (2 if asynchronous else 1)
     if _WHOLE <= release < _CAPPED:
@@ -143,6 +158,7 @@ def _variants() -> tuple[Variant, ...]:
     ]
     draws += [("attention DP", _RANKS, of_ranks), ("drafts", _DRAFTS, with_drafts)]
     draws += [("grammars", (), with_grammars), ("groups of layers", _GROUPED, with_groups)]
+    draws += [("states", _STATES, with_states)]
     return tuple(
         Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous), max(since, loop_since))
         for name, since, draw in draws

@@ -253,6 +253,11 @@ def _vllm_ranks(server: LaunchedEngine) -> str:
     return "least-queued-in-turn" if server.since((0, 25)) else "least-queued"
 
 
+def _vllm_prefix_caching(server: LaunchedEngine) -> bool:
+    shape = server.shape
+    return shape is None or shape.linear is None or server.since((0, 26))
+
+
 def _is_hopper(server: LaunchedEngine) -> bool:
     """Whether the GPU multiplies FP8 and no FP4, and is NVIDIA's of the data center."""
     gpu = server.gpu
@@ -304,6 +309,9 @@ RULES = {
     ),
     "vllm-ranks": DerivedSetting(
         _vllm_ranks, "least-queued, in turn among equals from 0.25; least-loaded from 0.27"
+    ),
+    "vllm-prefix-caching": DerivedSetting(
+        _vllm_prefix_caching, "true; before 0.26 false for models that have layers with a state"
     ),
     "vllm-experts": DerivedSetting(
         _vllm_experts,

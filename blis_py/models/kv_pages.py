@@ -2,16 +2,22 @@
 
 Layers of a kind are dealt to groups of as many layers each as the rarest kind has. A block of the pool, which
 any group may take, holds some tokens for each layer of a group; where layers do not divide evenly, the parts
-of missing ones are unused.
+of missing ones are unused. Where layers have a state, blocks of attention hold so many tokens that they are
+as large as one.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
-from blis_py.core.kv_groups import CHUNKED, FULL, WINDOW, KVGroup
-from blis_py.models.layer_groups import layer_groups
+from blis_py.core.kv_groups import CHUNKED, FULL, STATE, WINDOW, KVGroup
+from blis_py.models import layer_kinds
+from blis_py.models.layer_groups import LayerGroup, layer_groups
 from blis_py.models.model_shape import ModelShape
+
+_FIRST = {layer_kinds.WINDOW: (WINDOW, CHUNKED), layer_kinds.LINEAR: (STATE,)}
+"""Kinds of groups by the kind of the model's first layer, if it is not `full`."""
 
 
 class KVPages(NamedTuple):
@@ -21,40 +27,76 @@ class KVPages(NamedTuple):
         groups: in the order of the model's first layers of each kind.
         layers: of a group.
         token_bytes: of a layer, on one rank.
+        block_size: tokens of a block where it has to be as large as a state; 0 = any number.
     """
 
     groups: tuple[KVGroup, ...]
     layers: int
     token_bytes: float
+    block_size: int = 0
 
     def block_bytes(self, block_size: int) -> int:
         """A block of the pool, on one rank."""
         return int(self.layers * self.token_bytes * block_size)
 
 
-def kv_pages(shape: ModelShape, tp: int, most_padding: float) -> KVPages | None:
-    """The groups; None where all layers keep all tokens, or are of kinds that are not grouped here: states,
-    latent and compressed caches, indexes, and heads of several sizes.
+class StateRules(NamedTuple):
+    """Size of a block that holds a state.
+
+    Attributes:
+        block_size: of layers without states; blocks hold at least as many tokens, and multiples of it.
+        latent_multiple: tokens of which a block of a latent cache holds a multiple.
+    """
+
+    block_size: int = 16
+    latent_multiple: int = 128
+
+
+def kv_pages(
+    shape: ModelShape, tp: int, most_padding: float, states: StateRules | None = None
+) -> KVPages | None:
+    """The groups; None where all layers keep all tokens, or are of kinds that are not grouped here:
+    compressed caches, indexes, and heads of several sizes.
 
     Args:
         tp: ranks that share the heads of a request.
         most_padding: groups are as large as the commonest kind if it has fewer than so many times the layers
             of the rarest.
+        states: rules for layers with a state; None = they are not grouped.
     """
-    if not shape.windowed_layers or shape.linear is not None or shape.blocks is not None:
+    linear = shape.linear
+    if shape.blocks is not None or (linear is None and not shape.windowed_layers):
+        return None
+    if linear is not None and states is None:
         return None
     kinds = [group for group in layer_groups(shape, tp) if group.layers]
-    if any(group.kind not in ("full", "window") for group in kinds):
+    if not kinds or any(group.kind not in ("full", "window", "latent") for group in kinds):
         return None
     if len({group.token_bytes for group in kinds}) > 1:
         return None
-    counts = [group.layers for group in kinds]
+    kept = [(_kept(kind, shape.chunked_windows), kind.layers) for kind in kinds]
+    block_size = 0
+    if linear is not None and states is not None:
+        kept.append((KVGroup(STATE), linear.layers))
+        block_size = _state_block(linear.layer_bytes(tp), kinds[0], states)
+    counts = [layers for _, layers in kept]
     size = max(counts) if max(counts) < min(counts) * most_padding else min(counts)
-    first = shape.kinds[0][0] if shape.kinds else FULL
+    first = _FIRST.get(shape.kinds[0][0] if shape.kinds else FULL, (FULL,))
     groups: list[KVGroup] = []
-    for kind in sorted(kinds, key=lambda each: each.kind != first):
-        kept = KVGroup(FULL)
-        if kind.window:
-            kept = KVGroup(CHUNKED if shape.chunked_windows else WINDOW, kind.window)
-        groups += [kept] * -(-kind.layers // size)
-    return KVPages(tuple(groups), size, kinds[0].token_bytes)
+    for group, layers in sorted(kept, key=lambda each: each[0].kind not in first):
+        groups += [group] * -(-layers // size)
+    return KVPages(tuple(groups), size, kinds[0].token_bytes, block_size)
+
+
+def _kept(kind: LayerGroup, chunked: bool) -> KVGroup:
+    if not kind.window:
+        return KVGroup(FULL)
+    return KVGroup(CHUNKED if chunked else WINDOW, kind.window)
+
+
+def _state_block(state_bytes: int, cached: LayerGroup, rules: StateRules) -> int:
+    """Tokens of the smallest block of attention that is as large as a state (`_align_hybrid_block_size`)."""
+    multiple = rules.block_size
+    if cached.kind == "latent":
+        multiple = max(multiple, rules.latent_multiple)
+    return multiple * ceil(state_bytes / (multiple * cached.token_bytes))

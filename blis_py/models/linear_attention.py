@@ -60,8 +60,20 @@ class LinearAttention:
     @property
     def sequence_bytes(self) -> int:
         """State of one sequence in all layers."""
+        return self.layers * self.layer_bytes(1)
+
+    def layer_bytes(self, tp: int) -> int:
+        """State of one sequence in one layer on one rank. Keys that groups of heads share are on every rank
+        that has some of those heads.
+
+        Args:
+            tp: ranks that share the heads of a request.
+        """
         state = self.value_heads * self.key_dim * self.value_dim * self.state_bytes
-        return self.layers * (state + self.convolved * (self.conv_kernel - 1) * 2)
+        convolved = self.convolved
+        if self.kind == "mamba2" and self.key_heads % tp:
+            convolved += 2 * (tp - self.key_heads) * self.key_dim
+        return (state + convolved * (self.conv_kernel - 1) * 2) // tp
 
 
 def read_linear(config: ConfigFile, layers: int, dtype_bytes: int) -> LinearAttention | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_py.config.models import RunConfig
@@ -39,6 +40,18 @@ class Deployment(NamedTuple):
         most = self.config.scheduler.max_num_seqs
         return most if self.sequences is None else min(most, self.sequences)
 
+    def block_notes(self) -> list[str]:
+        """A note where blocks are larger than a user has set them."""
+        given, size = self.config.given, self.config.scheduler.block_size
+        if (
+            self.pages is None
+            or not self.pages.block_size
+            or not given
+            or "scheduler.block_size" not in given
+        ):
+            return []
+        return [f"block_size is {size:,} tokens: of attention as large as a state, as vLLM raises it"]
+
     def sequence_notes(self) -> list[str]:
         """A note where memory limits the running requests."""
         most = self.config.scheduler.max_num_seqs
@@ -74,6 +87,8 @@ def deployed(config: RunConfig, hands_over: bool = False) -> Deployment:
         if config.link_gbps is not None:
             gpu = gpu.linked_at(config.link_gbps)
     pages = None if hands_over else grouped_layers(config, shape)
+    if pages is not None and pages.block_size:
+        config = replace(config, scheduler=replace(config.scheduler, block_size=pages.block_size))
     if gpu is not None:
         line, blocks, sequences = capacity(config, shape, gpu, pages)
     check_count(

@@ -101,7 +101,12 @@ class PoolSetup:
         host_notes = (*host_notes, *_of_release(config), *_of_compiling(config, demand))
         by_operators = hasattr(unbounded(latency), "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
-        hardware_notes = (*served.sequence_notes(), *shape_notes, *link_notes(served.gpu, config.tp))
+        hardware_notes = (
+            *served.block_notes(),
+            *served.sequence_notes(),
+            *shape_notes,
+            *link_notes(served.gpu, config.tp),
+        )
         hardware_notes += _faster_than_hardware(served, latency, scheduler, demand)
         block_bytes = rank_block_bytes(served.shape, layout_of(config), scheduler.block_size) * config.tp
         kv = block_bytes, served.shape.cached_layers

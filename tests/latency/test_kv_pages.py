@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from blis_py.config.loader import load_config
-from blis_py.core.kv_groups import CHUNKED, FULL, WINDOW, KVGroup
+from blis_py.core.kv_groups import CHUNKED, FULL, STATE, WINDOW, KVGroup
 from blis_py.hardware.capacity import kv_capacity
 from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.memory_overheads import VLLM_OVERHEADS
-from blis_py.models.kv_pages import kv_pages
+from blis_py.models.kv_pages import StateRules, kv_pages
 from blis_py.models.model_shape import load_model
 from blis_py.setup.deployment import deployed
 
@@ -87,3 +87,72 @@ def test_groups_are_those_of_vllm_with_its_hybrid_kv_cache_manager(
     assert (found.pages is not None) is grouped
     handing = deployed(load_config(overrides={"model": "gpt-oss-20b", "gpu": "h100", **settings}), True)
     assert handing.pages is None
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "block_size", "states", "layers"),
+    [
+        ("qwen3-next-80b-a3b", 2, 544, 3, 12),
+        ("qwen3.5-35b-a3b", 1, 1056, 3, 10),
+        ("kimi-linear-48b-a3b", 2, 1024, 3, 7),
+    ],
+)
+def test_a_block_of_attention_is_as_large_as_a_state(
+    model: str, tp: int, block_size: int, states: int, layers: int
+) -> None:
+    # Servers of Qwen3-Next on two GPUs and of Qwen3.5-35B on one said 544 and 1,056 tokens.
+    pages = kv_pages(load_model(model), tp, 1.5, StateRules())
+    assert pages is not None
+    assert pages.groups == (KVGroup(STATE),) * states + (KVGroup(FULL),)
+    assert (pages.block_size, pages.layers) == (block_size, layers)
+    linear = load_model(model).linear
+    assert linear is not None
+    attention_bytes = pages.token_bytes * block_size
+    assert attention_bytes >= linear.layer_bytes(tp) > attention_bytes * (block_size - 128) / block_size
+
+
+def test_blocks_that_users_set_are_multiplied_to_hold_a_state() -> None:
+    pages = kv_pages(load_model("qwen3-next-80b-a3b"), 2, 1.5, StateRules(block_size=64))
+    assert pages is not None
+    assert pages.block_size == 576
+
+
+def test_keys_of_a_group_of_heads_are_on_every_rank_that_has_some_of_them() -> None:
+    linear = load_model("nemotron-3-nano-30b-a3b").linear
+    assert linear is not None
+    assert linear.key_heads == 8
+    assert linear.layer_bytes(8) == linear.layer_bytes(1) // 8
+    assert linear.layer_bytes(16) > linear.layer_bytes(1) // 16
+
+
+def test_a_pool_with_states_is_as_large_as_a_server_reported() -> None:
+    # vLLM 0.10.2 on two H200: 44.59 GiB, 973,760 tokens in blocks of 544, 14.77 times 262,144 tokens.
+    settings = {"engine": "vllm-0.10.2", "model": "qwen3-next-80b-a3b", "gpu": "h200", "tp": 2}
+    served = deployed(load_config(overrides=settings))
+    assert served.pages is not None
+    pages = served.pages
+    blocks = int(44.59 * (1 << 30)) // pages.block_bytes(544)
+    assert blocks // len(pages.groups) * 544 == 973_760
+    assert blocks / (-(-262_144 // 544) + 3) == pytest.approx(14.77, abs=0.005)
+    assert served.num_kv_blocks == pytest.approx(blocks, rel=0.08)
+    assert served.config.scheduler.block_size == 544
+    assert not served.config.scheduler.enable_prefix_caching
+    assert served.sequences is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "caches"), [("vllm-0.10", False), ("vllm-0.25", False), ("vllm-0.26", True), ("vllm", True)]
+)
+def test_models_with_states_have_a_prefix_cache_from_0_26_on(engine: str, caches: bool) -> None:
+    for model, cached in (("qwen3-next-80b-a3b", caches), ("qwen3-14b", True)):
+        found = load_config(overrides={"engine": engine, "model": model, "gpu": "h200", "tp": 2})
+        assert found.scheduler.enable_prefix_caching is cached
+
+
+def test_a_block_size_that_is_raised_is_said() -> None:
+    settings = {"engine": "vllm-0.19", "model": "qwen3-next-80b-a3b", "gpu": "h200", "tp": 2}
+    served = deployed(load_config(overrides={**settings, "scheduler.block_size": 32}))
+    assert served.block_notes() == [
+        "block_size is 544 tokens: of attention as large as a state, as vLLM raises it"
+    ]
+    assert not deployed(load_config(overrides=settings)).block_notes()
