@@ -11,7 +11,7 @@ from benchmarks.engines import presets, scenarios
 from benchmarks.engines.engine import Engine, Release, Variant
 from benchmarks.engines.scenario import ANSWERS, RequestSpec, Scenario
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.kv_groups import CHUNKED, FULL, STATE, WINDOW, KVGroup, longest_that_fits
+from blis_py.core.kv_groups import ALIGNED, CHUNKED, FULL, STATE, WINDOW, KVGroup, longest_that_fits
 
 PACKAGE = "vllm"
 FURTHER = (
@@ -28,7 +28,9 @@ _WAVE_STEPS = 300
 _LONG = 999
 """Segment of its prompt."""
 _OWN = {"kv_groups"}
-_GROUPED, _STATES = (0, 15), (0, 10)
+_GROUPED, _STATES, _CACHED_STATES, _WIDE_STATES, _COPIED_STATES = (0, 15), (0, 10), (0, 26), (0, 27), (0, 31)
+"""First releases with comparable groups, with states, with a prefix cache of states by default, with chunks
+shorter than a block of such, and with copies of states inside a chunk as later ones make them."""
 _WHOLE, _CAPPED = (0, 19), (0, 21)
 """Between, a prompt whose windows would not fit if they kept all of it waits for ever."""
 _DRAFTS = (0, 14)
@@ -132,8 +134,16 @@ def with_states(rng: Random, release: Release, asynchronous: bool) -> Scenario:
     """One to four groups of layers with states beside one of full layers, as Qwen3-Next or Nemotron-H have
     them; before the release that caches states without a prefix cache."""
     scenario = scenarios.scenario(rng, release, asynchronous, further=FURTHER)
-    groups = [(STATE, 0)] * rng.randint(1, 4) + [(FULL, 0)]
-    scenario["enable_prefix_caching"] = False
+    scenario["enable_prefix_caching"] = release >= _CACHED_STATES and rng.random() < 0.75
+    kind = ALIGNED if scenario["enable_prefix_caching"] else STATE
+    multiple = 0
+    if kind == ALIGNED and release >= _COPIED_STATES:
+        multiple = rng.choice((0, 1, scenario["block_size"]))
+    groups = [(kind, multiple)] * rng.randint(1, 4) + [(FULL, 0)]
+    if release < _WIDE_STATES:
+        least = max(scenario["max_num_batched_tokens"], scenario["block_size"])
+        scenario["max_num_batched_tokens"] = least
+        scenario["long_prefill_token_threshold"] = 0
     return _grouped(rng, release, scenario, groups if rng.random() < 0.5 else groups[::-1])
 
 

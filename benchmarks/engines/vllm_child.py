@@ -222,6 +222,11 @@ class Vllm:
         elif kind == "state":
             size *= _ceil_div(scenario["max_model_len"], size)
             made, own = self._kv.MambaSpec, {"shapes": ((1,),), "dtypes": ("float32",)}
+        elif kind == "aligned":
+            made, own = self._kv.MambaSpec, {"shapes": ((1,),), "dtypes": ("float32",)}
+            own["mamba_cache_mode"] = "align"
+            if tokens:
+                own |= {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": tokens}
         else:
             made, own = self._kv.FullAttentionSpec, heads
         return made(**_known(made, block_size=size, **own))

@@ -59,6 +59,7 @@ def vllm_config(scenario: Scenario, defaults: Defaults) -> Section:
         num_gpu_blocks=scenario["num_kv_blocks"] + 1,
         block_size=scenario["block_size"],
         enable_prefix_caching=scenario["enable_prefix_caching"],
+        mamba_cache_mode=_state_mode(further),
         **{key: value for key, value in further.items() if key in cache_keys},
     )
     model = _section(
@@ -103,6 +104,10 @@ def vllm_config(scenario: Scenario, defaults: Defaults) -> Section:
         max_in_flight_tokens=budget_tokens * (2 if overlapped else 1),
         max_concurrent_batches=2 if overlapped else 1,
     )
+
+
+def _state_mode(further: dict[str, Any]) -> str:
+    return "align" if any(kind == "aligned" for kind, _ in further.get("kv_groups", ())) else "none"
 
 
 class Speculation(Section):

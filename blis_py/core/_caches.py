@@ -58,6 +58,7 @@ def _grouped(config: SchedulerConfig) -> KVCache:
         overlaps=config.async_scheduling,
         awaits_outcome=config.windows_await_outcome,
         replay_only=config.windows_keep_replays,
+        leaves_gaps=config.states_leave_gaps,
         capped=config.windows_cap_prompts,
         flight_tokens=flight_tokens(config),
         max_model_len=config.max_model_len,

@@ -17,6 +17,7 @@ from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.policies import PREEMPTION_POLICIES
 from blis_py.core.prefill_cadence import PrefillCadence
 from blis_py.core.request import DECODING, ENDING, PREFILLING, STALLED, Request
+from blis_py.core.state_chunks import state_chunks
 from blis_py.core.step import Prefills, Step
 
 
@@ -58,6 +59,7 @@ class BatchFormer:
         self._skips_next = config.preemption_skips_next
         self._planned_stays = config.planned_content_stays
         self._block_size = config.block_size
+        self._state_chunks = state_chunks(config, kv)
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
         self.decode_tokens = config.max_num_batched_tokens
         """Most decodes of a step."""
@@ -202,7 +204,12 @@ class BatchFormer:
         capped."""
         if request.status is not PREFILLING:
             return 1
-        return min(self._lacking(request), self._chunk, budget_tokens)
+        return self.cut(request, request.computed, min(self._lacking(request), self._chunk, budget_tokens))
+
+    def cut(self, request: Request, computed: int, tokens: int) -> int:
+        """Tokens of a chunk that may have so many, where states have to be kept at its end."""
+        chunks = self._state_chunks
+        return tokens if chunks is None or not tokens else chunks.tokens(request, computed, tokens)
 
     def _lacking(self, request: Request) -> int:
         """Tokens a request computes before it emits; if it decodes in bursts, those it can use."""
@@ -373,7 +380,9 @@ class RunningFirst(BatchFormer):
                 continue
             if uncomputed > budget_tokens and next(iter(prefilling)).seq < last_decode:
                 return None  # a decode behind this prefill would have no budget left
-            tokens = min(uncomputed, budget_tokens)
+            tokens = self.cut(request, request.computed, min(uncomputed, budget_tokens))
+            if not tokens:
+                continue
             free -= max(self._kv.shortfall(request, tokens + self._doubtful(request)), 0)
             if free < 0:
                 return None

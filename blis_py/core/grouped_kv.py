@@ -8,7 +8,16 @@ from blis_py.core.blocks import BlockPool, CacheChanges, CacheLog, CacheReader
 from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.kv import KVCache
-from blis_py.core.kv_groups import CHUNKED, FULL, STATE, WINDOW, KVGroup
+from blis_py.core.kv_groups import (
+    ALIGNED,
+    CHUNKED,
+    FULL,
+    STATE,
+    WINDOW,
+    KVGroup,
+    copies_inside,
+    is_copied,
+)
 from blis_py.core.request import DECODING, Request
 
 _GONE = -1
@@ -20,17 +29,39 @@ class GroupTable:
     """Blocks of one request in one group.
 
     Attributes:
-        blocks: in order of content; dropped ones are -1.
+        blocks: in order of content; dropped ones, and those between states, are -1.
         gone: dropped blocks, which are the first.
         looked_at: blocks from the first one on that have been registered, or left out of the cache for good.
+        last_state: of states that are kept at the end of blocks, the one before the latest; -1 = none.
     """
 
-    __slots__ = ("blocks", "gone", "looked_at")
+    __slots__ = ("blocks", "gone", "last_state", "looked_at")
 
     def __init__(self, gone: int, held: list[int]) -> None:
         self.blocks = [_GONE] * gone + held
         self.gone = gone
         self.looked_at = gone + len(held)
+        self.last_state = -1
+
+    def held(self) -> list[int]:
+        """Blocks in order of content."""
+        return [block for block in self.blocks[self.gone :] if block != _GONE]
+
+    def skipped(self, end: int, leaves_gaps: bool) -> list[int]:
+        """Entries with a block among those before `end`, in order.
+
+        Args:
+            leaves_gaps: of states, only those without a gap before `end`, and the one before the latest.
+        """
+        first, end = self.gone, min(end, len(self.blocks))
+        if leaves_gaps:
+            while first < end and _GONE in self.blocks[first:end]:
+                first += 1
+        found = [index for index in range(first, end) if self.blocks[index] != _GONE]
+        last = self.last_state
+        if leaves_gaps and self.gone <= last < first and self.blocks[last] != _GONE:
+            found.insert(0, last)
+        return found
 
 
 @mypyc_attr(acyclic=True)
@@ -77,6 +108,7 @@ class GroupedKV(KVCache):
         overlaps: a step is planned while the one before it runs.
         awaits_outcome: a block leaves its window only once the steps that may read it are known to be over.
         replay_only: of a window, only those blocks are cached that a repetition of the prompt makes use of.
+        leaves_gaps: a state stays until its request leaves if two behind it were begun before it was free.
         capped: the whole prompt of a request is counted at admission with no more than its windows hold.
         flight_tokens: most tokens of steps whose outcome is not known, the one being planned included.
         max_model_len: longest sequence.
@@ -92,6 +124,7 @@ class GroupedKV(KVCache):
         overlaps: bool,
         awaits_outcome: bool,
         replay_only: bool,
+        leaves_gaps: bool,
         capped: bool,
         flight_tokens: int,
         max_model_len: int,
@@ -105,10 +138,14 @@ class GroupedKV(KVCache):
         self._unhashed_first = unhashed_first and prefix_caching
         self._awaits_outcome = awaits_outcome
         self._replay_only = replay_only
+        self._leaves_gaps = leaves_gaps
         self._max_model_len = max_model_len
         self._most = [group.most_blocks(flight_tokens, max_model_len, block_size) for group in self.groups]
         """Most blocks that a request holds in each group at once; 0 = no limit."""
-        self._caps = self._most if capped else [0] * len(self.groups)
+        self._caps = [
+            most if capped and group.kind != ALIGNED else 0
+            for most, group in zip(self._most, self.groups, strict=True)
+        ]
         self._alike = _alike(self.groups)
         self._once = len(self._alike) == 2 and self.groups[self._alike[0][0]].kind == FULL
         """Whether the hit of the second kind is the common one."""
@@ -119,6 +156,11 @@ class GroupedKV(KVCache):
         self._tables: dict[Request, Tables] = {}
         self._boundary = 0
         """`Tables.boundary` of the request whose prefix was looked up last."""
+        self._aligned = any(group.kind == ALIGNED for group in self.groups)
+        self._multiple = copies_inside(self.groups)
+        self._fresh_tick = -1
+        self._fresh: set[Hashable] = set()
+        """Content of the states that step computes, which cannot be used in it."""
 
     def _phases_of(self, in_flight: int) -> list[int]:
         """
@@ -133,6 +175,8 @@ class GroupedKV(KVCache):
         for group in self.groups:
             if group.kind == WINDOW:
                 phases.add((group.tokens - 1 + late) % size)
+            elif group.kind == ALIGNED:
+                phases.add((1 + late) % size)
             elif group.kind == CHUNKED:
                 every = range(size) if group.tokens % size else (0,)
                 phases.update((phase + late) % size for phase in every)
@@ -168,7 +212,7 @@ class GroupedKV(KVCache):
         """Tokens of the longest prefix of which these groups, which are alike, have what comes next."""
         group, size = self.groups[numbers[0]], self.block_size
         most = most_tokens // size
-        if group.kind == WINDOW:
+        if group.kind in (WINDOW, ALIGNED):
             needed, run = group.hit_blocks(size), 0
             for index in range(min(most, len(names)) - 1, -1, -1):
                 if not self._all_have(numbers, names[index]):
@@ -220,15 +264,37 @@ class GroupedKV(KVCache):
         return self.can_admit(request, shared, own, new_tokens, besides)
 
     def _needed(self, request: Request, cached: int, new_tokens: int, caps: list[int]) -> int:
-        tokens, needed = cached * self.block_size + new_tokens, 0
+        if cached and self._aligned and self._is_fresh(request, cached):
+            return self.pool.total + 1
+        first = cached * self.block_size
+        tokens, needed = first + new_tokens, 0
+        copied = self._is_copied(request, first, tokens)
         for number in self._numbers:
             blocks = self.groups[number].blocks_of(tokens, self.block_size)
             if caps and caps[number]:
                 blocks = min(blocks, caps[number])
-            needed += max(blocks - cached, 0)
+            needed += self.groups[number].taken(max(blocks - cached, 0), copied)
         if cached:
             needed += sum(self.pool.count_free(blocks) for blocks in self._hits(request, cached))
         return needed
+
+    def _is_fresh(self, request: Request, cached: int) -> bool:
+        """Whether the state at the end of a common prefix is computed by the step being planned."""
+        return self._fresh_tick == self.pool.tick and self._names(request, cached)[-1] in self._fresh
+
+    def _is_copied(self, request: Request, start: int, end: int) -> bool:
+        """Whether the step copies states inside a chunk."""
+        if not self._multiple or end < max(request.prompt_tokens, request.num_tokens - 1):
+            return False
+        return is_copied(
+            start, (end - 1) // self.block_size * self.block_size, self.block_size, self._multiple
+        )
+
+    def boundary(self, request: Request) -> int:
+        tables = self._tables.get(request)
+        if tables is not None:
+            return tables.boundary
+        return self._boundary if request.block_keys or request.private is not None else 0
 
     def admit(
         self,
@@ -248,17 +314,20 @@ class GroupedKV(KVCache):
             pool.use(blocks)
             held.append(GroupTable(cached - len(blocks), blocks))
         tables = self._tables[request] = Tables(held, self._boundary if looked_up else 0)
-        self._take(tables, cached * size + new_tokens + ahead)
+        end = cached * size + new_tokens
+        self._take(tables, end + ahead, self._is_copied(request, cached * size, end))
         request.block_table = held[0].blocks
         self._note_step(tables, new_tokens)
         if computed:
-            self._cache(request, tables, cached * size + new_tokens)
+            self._cache(request, tables, end)
         return True
 
     # -- running requests -------------------------------------------------------------------------------
 
     def shortfall(self, request: Request, tokens: int) -> int:
-        return self._missing(self._tables[request], request.computed + tokens)
+        computed = request.computed
+        copied = self._is_copied(request, computed, computed + tokens)
+        return self._missing(self._tables[request], computed + tokens, copied)
 
     def extend(self, request: Request, tokens: int, ahead: int = 0) -> bool:
         tables, computed = self._tables[request], request.computed
@@ -266,9 +335,10 @@ class GroupedKV(KVCache):
         if self._awaits_outcome and tables.flight_tick >= self.resolved:
             before = max(0, computed - tables.flight_tokens)
         self._drop_skipped(tables, before)
-        if self._missing(tables, computed + tokens + ahead) > self.pool.num_free:
+        copied = self._is_copied(request, computed, computed + tokens)
+        if self._missing(tables, computed + tokens + ahead, copied) > self.pool.num_free:
             return False
-        self._take(tables, computed + tokens + ahead)
+        self._take(tables, computed + tokens + ahead, copied)
         self._note_step(tables, tokens)
         self._cache(request, tables, computed + tokens)
         return True
@@ -325,26 +395,34 @@ class GroupedKV(KVCache):
                     late = 1 if self._overlaps and self._awaits_outcome else 0
                     gone = max(table.gone, group.skipped_tokens(computed - late) // size)
                     blocks = max(group.blocks_of(computed + 1, size), len(table.blocks))
-                    more += blocks - gone - (len(table.blocks) - table.gone)
+                    dropped = len(table.skipped(gone, self._leaves_gaps and group.kind == ALIGNED))
+                    more += blocks - max(gone, len(table.blocks)) - dropped
         return more
 
     def settle(self, request: Request, computed: int, in_step: int = 0) -> None:
         """No-op: tables are complete."""
 
-    def _missing(self, tables: Tables, tokens: int) -> int:
+    def _missing(self, tables: Tables, tokens: int, copied: bool = False) -> int:
         missing = 0
         for number in self._numbers:
             blocks = self.groups[number].blocks_of(tokens, self.block_size)
-            missing += max(blocks - len(tables.groups[number].blocks), 0)
+            further = max(blocks - len(tables.groups[number].blocks), 0)
+            missing += self.groups[number].taken(further, copied)
         return missing
 
-    def _take(self, tables: Tables, tokens: int) -> None:
-        """Complete the tables for so many tokens, group by group."""
+    def _take(self, tables: Tables, tokens: int, copied: bool = False) -> None:
+        """Complete the tables for so many tokens, group by group.
+
+        Args:
+            copied: states are copied inside the chunk.
+        """
         for number in self._numbers:
             table = tables.groups[number].blocks
             missing = self.groups[number].blocks_of(tokens, self.block_size) - len(table)
             if missing > 0:
-                table += self.pool.take(missing)
+                taken = self.groups[number].taken(missing, copied)
+                tables.groups[number].last_state = len(table) - 1
+                table += [_GONE] * (missing - taken) + self.pool.take(taken)
 
     def _note_step(self, tables: Tables, tokens: int) -> None:
         tables.flight_tick, tables.flight_tokens = self.pool.tick, tokens
@@ -356,9 +434,21 @@ class GroupedKV(KVCache):
             skipped = self.groups[number].skipped_tokens(computed) // self.block_size
             skipped = min(skipped, len(table.blocks))
             if skipped > table.gone:
-                self._free(table.blocks[table.gone : skipped])
-                table.blocks[table.gone : skipped] = [_GONE] * (skipped - table.gone)
-                table.gone = skipped
+                self._drop(table, skipped, self._leaves_gaps and self.groups[number].kind == ALIGNED)
+
+    def _drop(self, table: GroupTable, end: int, leaves_gaps: bool) -> None:
+        """Free the blocks before an entry; the state before the latest is freed after the others."""
+        dropped = table.skipped(end, leaves_gaps)
+        last = int(leaves_gaps and len(dropped) > 1 and dropped[0] == table.last_state)
+        self._free([table.blocks[index] for index in dropped[last:]])
+        self._free([table.blocks[index] for index in dropped[:last]])
+        for index in dropped:
+            table.blocks[index] = _GONE
+        if not leaves_gaps:
+            table.gone = end
+            return
+        while table.gone < end and table.blocks[table.gone] == _GONE:
+            table.gone += 1
 
     def _cache(self, request: Request, tables: Tables, tokens: int) -> None:
         """Register full blocks up to this many tokens, as far as those are known."""
@@ -382,12 +472,27 @@ class GroupedKV(KVCache):
             if kept:
                 keys: list[Hashable] = [(number, names[index]) for index in kept]
                 self.pool.remember(keys, [table.blocks[index] for index in kept])
+                if self.groups[number].kind == ALIGNED:
+                    self._note_fresh([names[index] for index in kept])
             table.looked_at = full
+
+    def _note_fresh(self, names: list[Hashable]) -> None:
+        if self._fresh_tick != self.pool.tick:
+            self._fresh_tick = self.pool.tick
+            self._fresh.clear()
+        self._fresh.update(names)
 
     def _kept(self, request: Request, tables: Tables, number: int, first: int, end: int) -> list[int]:
         """Blocks from `first` to `end` of a group that the cache keeps."""
         table, group = tables.groups[number], self.groups[number]
         first = max(first, table.gone)
+        if group.kind == ALIGNED:
+            indices = [index for index in range(first, end) if table.blocks[index] != _GONE]
+            if not self._replay_only:
+                return indices
+            ends = (request.prompt_tokens - 1, tables.boundary)
+            last_blocks = [tokens // self.block_size - 1 for tokens in ends]
+            return [index for index in indices if index in last_blocks]
         if group.kind != WINDOW or not self._replay_only:
             return list(range(first, end))
         needed, kept = group.hit_blocks(self.block_size), set[int]()
@@ -412,7 +517,7 @@ class GroupedKV(KVCache):
         if not keep:
             self._cache_known(request, tables, request.computed - unknown)
         for table in tables.groups:
-            self._free(table.blocks[table.gone :])
+            self._free(table.held())
         if keep and self.prefix_caching:
             request.private = request.id
 
@@ -440,7 +545,7 @@ class GroupedKV(KVCache):
         tables = self._tables.get(request)
         if tables is None:
             return []
-        return [block for table in tables.groups for block in table.blocks[table.gone :]]
+        return [block for table in tables.groups for block in table.held()]
 
     def holds_enough(self, request: Request) -> bool:
         return self._missing(self._tables[request], request.computed) == 0

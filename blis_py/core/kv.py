@@ -241,6 +241,11 @@ class KVCache:
             in_flight: whether the outcome of the step before is not known.
         """
 
+    def boundary(self, request: Request) -> int:
+        """With `grouped`: end in tokens of a prefix that only some groups have cached, of a request that was
+        just looked up or runs; 0 = there is none."""
+        return 0
+
     def extend_decode(self, request: Request, computed: int, in_flight: bool) -> bool:
         """With `grouped`: `extend` for the next token of a request that decodes."""
         return True

@@ -13,6 +13,7 @@ FULL: Final = "full"
 WINDOW: Final = "window"
 CHUNKED: Final = "chunked"
 STATE: Final = "state"
+ALIGNED: Final = "aligned"
 _NO_LIMIT: Final = 1 << 40
 """More tokens than any sequence has."""
 
@@ -22,8 +23,10 @@ class KVGroup(NamedTuple):
 
     Attributes:
         kind: `full` (all tokens are kept), `window` (the last ones), `chunked` (those of the present chunk),
-            or `state` (one block, whatever the length).
-        tokens: of the window, or of a chunk.
+            `state` (one block, whatever the length), or `aligned` (a state, copies of which at the end of
+            blocks the prefix cache keeps).
+        tokens: of the window, or of a chunk; of `aligned`, the number of which a copy that is made inside a
+            chunk has a multiple, 0 = copies are made at the end of chunks alone.
     """
 
     kind: str
@@ -35,7 +38,14 @@ class KVGroup(NamedTuple):
             return max(0, computed - self.tokens + 1)
         if self.kind == CHUNKED:
             return computed // self.tokens * self.tokens
+        if self.kind == ALIGNED:
+            return max(0, computed - 1)
         return 0
+
+    def taken(self, missing: int, copied: bool = False) -> int:
+        """Blocks that a request takes at once for so many further entries of its table: of those for a state
+        that is kept at the end of blocks only the last, and the one before for a copy."""
+        return min(missing, 1 + copied) if self.kind == ALIGNED else missing
 
     def blocks_of(self, tokens: int, block_size: int) -> int:
         """Blocks that this many tokens fill or begin, if none is dropped."""
@@ -52,11 +62,27 @@ class KVGroup(NamedTuple):
             return -(-min(self.tokens - 1 + flight_tokens, max_model_len) // block_size) + 1
         if self.kind == CHUNKED:
             return -(-min(self.tokens + flight_tokens, max_model_len) // block_size)
+        if self.kind == ALIGNED:
+            return 3 if self.tokens else 2
         return 0
 
     def hit_blocks(self, block_size: int) -> int:
-        """Blocks at the end of a prefix of which a window makes use."""
+        """Blocks at the end of a prefix of which a window makes use, or a state."""
+        if self.kind == ALIGNED:
+            return 1
         return -(-(self.tokens - 1) // block_size)
+
+
+def copies_inside(groups: Sequence[KVGroup]) -> int:
+    """Tokens that a state which is copied inside a chunk has a multiple of; 0 = none is."""
+    return max((group.tokens for group in groups if group.kind == ALIGNED), default=0)
+
+
+def is_copied(start: int, state_end: int, block_size: int, multiple: int) -> bool:
+    """Whether the state behind so many tokens can be copied inside a chunk that begins with `start`."""
+    if not multiple or start % block_size:
+        return False
+    return start + block_size <= state_end and (state_end - start) % multiple == 0
 
 
 class FlightSettings(Protocol):

@@ -279,7 +279,7 @@ class Scheduler(StepProgress):
             self._is_loaded(request) or self._rule.admits(request, uncomputed)
         ):
             return 0
-        tokens = self._former.first_tokens(uncomputed, budget_tokens)
+        tokens = self._former.cut(request, cached, self._former.first_tokens(uncomputed, budget_tokens))
         if tokens and uncomputed == 1 and self._pads and request.bursts is not None:
             return self._padded_tokens(request, cached, budget_tokens)
         return tokens

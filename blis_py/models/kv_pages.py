@@ -11,12 +11,12 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from blis_py.core.kv_groups import CHUNKED, FULL, STATE, WINDOW, KVGroup
+from blis_py.core.kv_groups import ALIGNED, CHUNKED, FULL, STATE, WINDOW, KVGroup
 from blis_py.models import layer_kinds
 from blis_py.models.layer_groups import LayerGroup, layer_groups
 from blis_py.models.model_shape import ModelShape
 
-_FIRST = {layer_kinds.WINDOW: (WINDOW, CHUNKED), layer_kinds.LINEAR: (STATE,)}
+_FIRST = {layer_kinds.WINDOW: (WINDOW, CHUNKED), layer_kinds.LINEAR: (STATE, ALIGNED)}
 """Kinds of groups by the kind of the model's first layer, if it is not `full`."""
 
 
@@ -44,12 +44,18 @@ class StateRules(NamedTuple):
     """Size of a block that holds a state.
 
     Attributes:
-        block_size: of layers without states; blocks hold at least as many tokens, and multiples of it.
-        latent_multiple: tokens of which a block of a latent cache holds a multiple.
+        block_size: tokens that a user gives; blocks have at least as many.
+        multiple: tokens of which a block holds a multiple.
+        latent_multiple: the same of a latent cache.
+        cached: whether the prefix cache keeps states.
+        copied: whether the kernels copy a state inside a chunk.
     """
 
     block_size: int = 16
+    multiple: int = 16
     latent_multiple: int = 128
+    cached: bool = False
+    copied: bool = False
 
 
 def kv_pages(
@@ -77,7 +83,8 @@ def kv_pages(
     kept = [(_kept(kind, shape.chunked_windows), kind.layers) for kind in kinds]
     block_size = 0
     if linear is not None and states is not None:
-        kept.append((KVGroup(STATE), linear.layers))
+        state = KVGroup(ALIGNED, int(states.copied)) if states.cached else KVGroup(STATE)
+        kept.append((state, linear.layers))
         block_size = _state_block(linear.layer_bytes(tp), kinds[0], states)
     counts = [layers for _, layers in kept]
     size = max(counts) if max(counts) < min(counts) * most_padding else min(counts)
@@ -96,7 +103,7 @@ def _kept(kind: LayerGroup, chunked: bool) -> KVGroup:
 
 def _state_block(state_bytes: int, cached: LayerGroup, rules: StateRules) -> int:
     """Tokens of the smallest block of attention that is as large as a state (`_align_hybrid_block_size`)."""
-    multiple = rules.block_size
+    multiple = rules.multiple
     if cached.kind == "latent":
         multiple = max(multiple, rules.latent_multiple)
-    return multiple * ceil(state_bytes / (multiple * cached.token_bytes))
+    return max(rules.block_size, multiple * ceil(state_bytes / (multiple * cached.token_bytes)))

@@ -34,6 +34,8 @@ class LinearAttention:
     kind: str = "gdn"
     gate_rank: int = 0
     """Rank of the projection of a decay for each channel; 0 = decays of whole heads."""
+    bounded: bool = False
+    """Whether decays have a lower bound."""
 
     @property
     def convolved(self) -> int:
@@ -131,4 +133,5 @@ def _kimi(section: ConfigFile, layers: int) -> LinearAttention:
         state_bytes=4,
         kind="kda",
         gate_rank=dim,
+        bounded=section.has("gate_lower_bound"),
     )

@@ -37,6 +37,7 @@ EVERY_STEP = (
     "core._fifo",
     "core.deadlines",
     "core.lifecycle",
+    "core.state_chunks",
     "core.batch_former",
     "core.prefill_only",
     "core.step_scheduler",

@@ -21,18 +21,9 @@ from blis_py.hardware.memory_overheads import (
     UNCERTAIN_POOLS,
     MemoryOverheads,
 )
-from blis_py.models.kv_pages import KVPages, StateRules, kv_pages
+from blis_py.models.kv_pages import KVPages
 from blis_py.models.model_shape import ModelShape
 from blis_py.setup.demand import Demand
-
-_COMPARED = (0, 15)
-"""First release of vLLM whose groups were compared."""
-_MORE_PADDING = (0, 18)
-"""First release of vLLM whose groups may be as large as kinds with up to half as many layers again."""
-_LESS_PADDING, _PADDING = 1.25, 1.5
-_WIDE_LATENT, _LATENT_MULTIPLE, _EARLIER_MULTIPLE = (0, 27), 128, 64
-"""First release of vLLM whose blocks of a latent cache beside states hold a multiple of 128 tokens, that
-number, and the one before."""
 
 
 def layout_of(config: RunConfig) -> Layout:
@@ -93,29 +84,6 @@ def capacity(
         f"(as given; {fits}: {shape.name} on {gpu.name} TP{config.tp})"
     )
     return line, given, None
-
-
-def grouped_layers(config: RunConfig, shape: ModelShape) -> KVPages | None:
-    """Groups of layers that share the pool block by block, as vLLM's hybrid KV cache manager has them; None =
-    one group."""
-    settings = config.scheduler
-    hashed = settings.prefix_cache in ("hash", "none") and settings.batch_former == "running-first"
-    if config.memory != "vllm" or not (settings.hybrid_kv_cache and hashed):
-        return None
-    release = load_engine(config.engine).release
-    if release < _COMPARED and shape.linear is None:
-        return None
-    padding = _PADDING if release >= _MORE_PADDING else _LESS_PADDING
-    return kv_pages(shape, layout_of(config).attention_tp, padding, _state_rules(config, release))
-
-
-def _state_rules(config: RunConfig, release: tuple[int, ...]) -> StateRules | None:
-    """Sizes of blocks that hold states; None with a prefix cache, whose copies are not simulated."""
-    settings = config.scheduler
-    if settings.enable_prefix_caching and settings.prefix_cache != "none":
-        return None
-    multiple = _LATENT_MULTIPLE if release >= _WIDE_LATENT else _EARLIER_MULTIPLE
-    return StateRules(settings.block_size, multiple)
 
 
 def _room_tokens(config: RunConfig, pages: KVPages | None, num_kv_blocks: int) -> int:

@@ -11,7 +11,8 @@ from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.models.kv_pages import KVPages
 from blis_py.models.model_shape import ModelShape, config_name, load_model, with_kv_dtype
-from blis_py.setup._capacity import capacity, grouped_layers
+from blis_py.setup._capacity import capacity
+from blis_py.setup.grouped_layers import grouped_layers
 
 if TYPE_CHECKING:
     from blis_py.latency.fitted_profile import FittedProfile
@@ -31,6 +32,8 @@ class Deployment(NamedTuple):
     """KV blocks of one instance."""
     sequences: int | None
     """Sequences for whose states of linear attention a replica has memory; None = any number."""
+    hands_over: bool = False
+    """Whether its KV goes to other instances, or comes from them."""
     pages: KVPages | None = None
     """Groups of layers that share the KV blocks; None = one group."""
 
@@ -41,16 +44,19 @@ class Deployment(NamedTuple):
         return most if self.sequences is None else min(most, self.sequences)
 
     def block_notes(self) -> list[str]:
-        """A note where blocks are larger than a user has set them."""
+        """Notes where blocks are larger than a user has set them, or a pool has one group of layers and the
+        engine's several."""
         given, size = self.config.given, self.config.scheduler.block_size
-        if (
-            self.pages is None
-            or not self.pages.block_size
-            or not given
-            or "scheduler.block_size" not in given
-        ):
+        if self.pages is not None:
+            if not self.pages.block_size or not given or "scheduler.block_size" not in given:
+                return []
+            return [f"block_size is {size:,} tokens: of attention as large as a state, as vLLM raises it"]
+        if self.shape.linear is None or self.config.memory != "vllm" or self.hands_over:
             return []
-        return [f"block_size is {size:,} tokens: of attention as large as a state, as vLLM raises it"]
+        return [
+            "states beside this prefix cache are counted in one group of layers, and found with any cached "
+            "prefix; vLLM's rules are simulated from 0.26 on, and without a prefix cache"
+        ]
 
     def sequence_notes(self) -> list[str]:
         """A note where memory limits the running requests."""
@@ -86,7 +92,7 @@ def deployed(config: RunConfig, hands_over: bool = False) -> Deployment:
         gpu = load_gpu(config.gpu)
         if config.link_gbps is not None:
             gpu = gpu.linked_at(config.link_gbps)
-    pages = None if hands_over else grouped_layers(config, shape)
+    pages = None if hands_over else grouped_layers(config, shape, gpu)
     if pages is not None and pages.block_size:
         config = replace(config, scheduler=replace(config.scheduler, block_size=pages.block_size))
     if gpu is not None:
@@ -94,7 +100,7 @@ def deployed(config: RunConfig, hands_over: bool = False) -> Deployment:
     check_count(
         blocks, least=1, most=MAX_KV_BLOCKS, key="KV blocks of an instance", fix="use fewer or larger blocks"
     )
-    return Deployment(config, shape, gpu, profile, line, blocks, sequences, pages)
+    return Deployment(config, shape, gpu, profile, line, blocks, sequences, hands_over, pages)
 
 
 def _model_name(config: RunConfig) -> str:

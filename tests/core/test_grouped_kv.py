@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.kv_groups import CHUNKED, FULL, STATE, WINDOW, KVGroup, longest_that_fits
+from blis_py.core.kv_groups import ALIGNED, CHUNKED, FULL, STATE, WINDOW, KVGroup, longest_that_fits
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 
@@ -83,6 +83,85 @@ def test_the_whole_prompt_counts_at_admission_with_no_more_than_windows_hold() -
         refused.schedule(0)
 
 
+def chunks(core: Scheduler, request: Request) -> list[int]:
+    """Tokens of each step of a request alone."""
+    assert core.add(request) is None
+    found = []
+    while (step := core.schedule(0)) is not None:
+        found.append(step.prefills[0][1] if step.prefills else 1)
+        core.finish(step)
+        core.check()
+    return found
+
+
+STATES = (KVGroup(FULL), KVGroup(ALIGNED))
+
+
+def test_a_chunk_ends_where_the_cache_keeps_a_state() -> None:
+    assert chunks(scheduler(STATES), Request("A", 0, 23, 2)) == [20, 3, 1]
+    # Of a budget of 14 tokens three blocks of 4 are used; of one of 3, which no block fits into, all.
+    tight = {"max_num_batched_tokens": 14, "max_num_seqs": 1, "state_chunks_align_prompts": True}
+    assert chunks(scheduler(STATES, **tight), Request("A", 0, 23, 1)) == [12, 8, 3]
+    narrow = {**tight, "max_num_batched_tokens": 3}
+    assert chunks(scheduler(STATES, **narrow), Request("A", 0, 9, 1)) == [3, 1, 3, 1, 1]
+    # A repetition computes the last token anew, so a prompt of five whole blocks leaves its fourth state.
+    assert chunks(scheduler(STATES), Request("A", 0, 20, 1)) == [20]
+    assert chunks(scheduler(STATES, states_precede_last_token=True), Request("A", 0, 20, 1)) == [16, 4]
+
+
+def test_kernels_that_copy_a_state_inside_a_chunk_need_no_further_step() -> None:
+    core = scheduler((KVGroup(FULL), KVGroup(ALIGNED, 1)))
+    assert chunks(core, Request("A", 0, 23, 2, block_keys=keys(5))) == [23, 1]
+    later = Request("B", 0, 23, 1, block_keys=keys(5))
+    assert chunks(core, later) == [3]
+    assert later.cached_tokens == 20
+
+
+def test_a_request_begins_from_a_state_at_the_end_of_a_block_of_another() -> None:
+    core = scheduler(STATES)
+    run(core, Request("A", 0, 23, 1, block_keys=keys(5)))
+    same = Request("B", 0, 23, 1, block_keys=keys(5))
+    run(core, same)
+    assert same.cached_tokens == 20
+    # Nothing is kept at the end of the common beginning, where the next one stops to leave a state.
+    other = Request("C", 0, 23, 1, block_keys=[*keys(3), 8, 9])
+    assert chunks(core, other) == [12, 8, 3]
+    assert other.cached_tokens == 0
+    third = Request("D", 0, 23, 1, block_keys=[*keys(3), 6, 7])
+    run(core, third)
+    assert third.cached_tokens == 12
+
+
+def test_a_state_that_a_step_computes_cannot_be_used_in_it() -> None:
+    core = scheduler(STATES, num_kv_blocks=100)
+    first = Request("A", 0, 23, 9, block_keys=keys(5))
+    second = Request("B", 0, 23, 9, block_keys=keys(5))
+    for request in (first, second):
+        assert core.add(request) is None
+    admitted = []
+    for _ in range(2):
+        step = core.schedule(0)
+        assert step is not None
+        admitted.append([request.id for request in step.admitted])
+        core.finish(step)
+    assert admitted == [["A"], ["B"]]
+    assert second.cached_tokens == 20
+
+
+def test_a_request_has_a_state_and_for_a_while_the_one_before() -> None:
+    # Blocks of the full layers, and one or two states.
+    assert run(scheduler(STATES), Request("A", 0, 7, 7)) == [
+        1 + 1,
+        2 + 2,
+        2 + 1,
+        3 + 2,
+        3 + 1,
+        3 + 1,
+        3 + 1,
+        4 + 2,
+    ]
+
+
 def test_the_longest_sequence_is_what_all_groups_together_have_room_for() -> None:
     assert longest_that_fits((KVGroup(FULL),), 10, SIZE, 8) == 40
     assert longest_that_fits((KVGroup(FULL), KVGroup(FULL)), 10, SIZE, 8) == 20
@@ -120,7 +199,15 @@ class Drive:
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-@pytest.mark.parametrize("groups", [TWO, (KVGroup(WINDOW, 7), KVGroup(FULL), KVGroup(CHUNKED, 8))])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        TWO,
+        (KVGroup(WINDOW, 7), KVGroup(FULL), KVGroup(CHUNKED, 8)),
+        (KVGroup(ALIGNED), KVGroup(ALIGNED), KVGroup(FULL)),
+        (KVGroup(ALIGNED, 1), KVGroup(FULL)),
+    ],
+)
 def test_steps_at_once_are_the_same_steps(groups: tuple[KVGroup, ...], awaits: bool) -> None:
     def requests() -> list[Request]:
         rng = Random(5)
@@ -142,6 +229,7 @@ def test_steps_at_once_are_the_same_steps(groups: tuple[KVGroup, ...], awaits: b
             groups,
             num_kv_blocks=120,
             windows_await_outcome=awaits,
+            states_leave_gaps=awaits,
             reuse_unhashed_first=True,
         )
         every = requests()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blis_py.config.loader import load_config
-from blis_py.core.kv_groups import CHUNKED, FULL, STATE, WINDOW, KVGroup
+from blis_py.core.kv_groups import ALIGNED, CHUNKED, FULL, STATE, WINDOW, KVGroup
 from blis_py.hardware.capacity import kv_capacity
 from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.memory_overheads import VLLM_OVERHEADS
@@ -112,7 +112,7 @@ def test_a_block_of_attention_is_as_large_as_a_state(
 
 
 def test_blocks_that_users_set_are_multiplied_to_hold_a_state() -> None:
-    pages = kv_pages(load_model("qwen3-next-80b-a3b"), 2, 1.5, StateRules(block_size=64))
+    pages = kv_pages(load_model("qwen3-next-80b-a3b"), 2, 1.5, StateRules(block_size=64, multiple=64))
     assert pages is not None
     assert pages.block_size == 576
 
@@ -156,3 +156,31 @@ def test_a_block_size_that_is_raised_is_said() -> None:
         "block_size is 544 tokens: of attention as large as a state, as vLLM raises it"
     ]
     assert not deployed(load_config(overrides=settings)).block_notes()
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "gpu", "state", "block_size"),
+    [
+        ("qwen3-next-80b-a3b", "vllm-0.32", "h200", KVGroup(ALIGNED), 544),
+        ("qwen3-next-80b-a3b", "vllm", "h200", KVGroup(ALIGNED, 1), 576),
+        ("qwen3-next-80b-a3b", "vllm", "mi300x", KVGroup(ALIGNED), 544),
+        ("nemotron-3-nano-30b-a3b", "vllm-0.31", "h200", KVGroup(ALIGNED), 2096),
+        ("nemotron-3-nano-30b-a3b", "vllm-0.32", "h200", KVGroup(ALIGNED, 1), 2096),
+        ("kimi-linear-48b-a3b", "vllm-0.26", "h200", KVGroup(ALIGNED), 960),
+        ("kimi-linear-48b-a3b", "vllm", "h200", KVGroup(ALIGNED), 1024),
+    ],
+)
+def test_the_prefix_cache_keeps_states_as_release_and_kernels_do(
+    model: str, engine: str, gpu: str, state: KVGroup, block_size: int
+) -> None:
+    served = deployed(load_config(overrides={"engine": engine, "model": model, "gpu": gpu, "tp": 2}))
+    assert served.pages is not None
+    assert set(served.pages.groups) == {state, KVGroup(FULL)}
+    assert served.config.scheduler.block_size == block_size
+
+
+def test_states_of_a_prefix_cache_before_0_26_are_one_group() -> None:
+    settings = {"engine": "vllm-0.24", "model": "qwen3-next-80b-a3b", "gpu": "h200", "tp": 2}
+    served = deployed(load_config(overrides={**settings, "scheduler.enable_prefix_caching": True}))
+    assert served.pages is None
+    assert "prefix cache" in served.block_notes()[0]

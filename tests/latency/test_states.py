@@ -111,10 +111,28 @@ LENGTHS = {"prompt_tokens": 100, "output_tokens": 20}
 
 
 @pytest.mark.parametrize(
+    ("engine", "per_request", "settings"),
+    [
+        ("vllm-0.19", 3 + 1, {}),
+        ("vllm-0.19", 3 + 1, {"tp": 2, "attention_dp": 2, "max_num_seqs": 1024}),
+        ("vllm", 3 + 1, {}),
+    ],
+)
+def test_a_state_of_vllm_is_a_block_of_its_pool(
+    engine: str, per_request: int, settings: dict[str, Any]
+) -> None:
+    """Three groups of layers with states, and a block of attention for 120 tokens."""
+    result = blis.run(engine=engine, **RUN, **LENGTHS, **settings)
+    steps = result.steps
+    assert result.config.scheduler.block_size >= 1056
+    alone = steps[steps["prefill_seqs"] == 0]
+    assert len(alone)
+    assert (alone["kv_blocks"] == per_request * alone["running"]).all()
+
+
+@pytest.mark.parametrize(
     ("engine", "settings", "copies"),
     [
-        ("vllm", {}, 1),
-        ("vllm", {"tp": 2, "attention_dp": 2, "max_num_seqs": 1024}, 1),
         ("trtllm", {"max_num_seqs": 256}, 1),
         ("sglang", {"max_num_seqs": 512}, 5),
         ("sglang", {"max_num_seqs": 512, "prefix_cache": "none"}, 1),
