@@ -301,14 +301,13 @@ class ReleaseRules(PromptLimits):
     """With `kv_groups` and `scheduler_reserve_full_isl`: of a prompt that must fit, windows count with the
     most that they hold (vLLM, from 0.21); otherwise with all of it."""
     state_chunks_align_prompts: bool = setting(False)
-    """With `kv_groups` whose states the prefix cache keeps: all chunks of a prompt but the last end with a
-    block (vLLM, from 0.27); otherwise those before the last full block."""
+    """With states that the prefix cache keeps: all chunks of a prompt but the last end with a block (vLLM,
+    from 0.27); otherwise those before the last full block."""
     states_precede_last_token: bool = setting(False)
-    """With such groups: a prompt that fills its last block is cut a block earlier, since a repetition
-    computes at least one token (vLLM, from 0.32); otherwise it is not."""
+    """With them: a prompt that fills its last block is cut a block earlier (vLLM, from 0.32)."""
     states_leave_gaps: bool = setting(False)
-    """With such groups: a state stays until its request leaves if two more, behind a gap, were begun while
-    steps that read it were in flight (vLLM to 0.29); otherwise it is freed."""
+    """With them: a state stays until its request leaves if two behind it, and behind a gap, were begun while
+    it was read (vLLM to 0.29)."""
     pads_lone_tokens: bool = setting(False)
     """A request admitted with one token to compute is padded to the positions of a step with all drafts,
     though it has none; without budget for them no request is admitted (vLLM, from 0.25)."""

@@ -18,7 +18,12 @@ from benchmarks.engines.vllm import VLLM
 
 FOLDER = Path(__file__).with_name("engine_decisions")
 RELEASES = [f"vllm-{release}" for release in VLLM.recorded]
-NEEDS_AN_OUTCOME = {"blocks_await_outcome", "preemption_skips_next", "windows_await_outcome"}
+NEEDS_AN_OUTCOME = {
+    "blocks_await_outcome",
+    "preemption_skips_next",
+    "windows_await_outcome",
+    "states_leave_gaps",
+}
 """Without steps in flight every outcome is known, and every running request computes something."""
 NEEDS_AN_INTERVAL = {"prefill_interval_needs_ranks", "prefill_interval_holds_last_tokens"}
 """Decides what `prefill_schedule_interval` does, which these releases do not have."""
@@ -37,12 +42,18 @@ NEEDS_WHOLE_PROMPTS = {"windows_cap_prompts"}
 shown."""
 NEEDS_LOADS = {"loads_spare_prompts"}
 """Decides which requests take blocks for KV from elsewhere; no scenario has any."""
+NEEDS_STATES = {"state_chunks_align_prompts", "states_precede_last_token", "states_leave_gaps"}
+"""Decides how the prefix cache keeps states, which these releases do in another way."""
 SYNCHRONOUS = NEEDS_AN_OUTCOME | NEEDS_GROWTH
 NOT_SHOWN = {
-    ("vllm-0.15", False): SYNCHRONOUS | NEEDS_AN_INTERVAL | NEEDS_PADDING | NEEDS_WHOLE_PROMPTS,
-    ("vllm-0.15", True): NEEDS_AN_INTERVAL | ALREADY | NEEDS_PADDING | NEEDS_WHOLE_PROMPTS,
-    ("vllm-0.24", False): SYNCHRONOUS | NEEDS_PADDING,
-    ("vllm-0.24", True): ALREADY | NEEDS_PADDING | NEEDS_WHOLE_PROMPTS,
+    ("vllm-0.15", False): NEEDS_STATES
+    | SYNCHRONOUS
+    | NEEDS_AN_INTERVAL
+    | NEEDS_PADDING
+    | NEEDS_WHOLE_PROMPTS,
+    ("vllm-0.15", True): NEEDS_STATES | NEEDS_AN_INTERVAL | ALREADY | NEEDS_PADDING | NEEDS_WHOLE_PROMPTS,
+    ("vllm-0.24", False): NEEDS_STATES | SYNCHRONOUS | NEEDS_PADDING,
+    ("vllm-0.24", True): NEEDS_STATES | ALREADY | NEEDS_PADDING | NEEDS_WHOLE_PROMPTS,
     ("vllm-0.29", False): SYNCHRONOUS | SELDOM,
     ("vllm-0.29", True): ALREADY | SELDOM | NEEDS_WHOLE_PROMPTS,
     ("vllm-0.33", False): SYNCHRONOUS | SELDOM,
