@@ -28,7 +28,7 @@ _WAVE_STEPS = 300
 _LONG = 999
 """Segment of its prompt."""
 _OWN = {"kv_groups"}
-_GROUPED, _STATES, _CACHED_STATES, _WIDE_STATES, _COPIED_STATES = (0, 15), (0, 10), (0, 26), (0, 27), (0, 31)
+_GROUPED, _STATES, _CACHED_STATES, _WIDE_STATES, _COPIED_STATES = (0, 15), (0, 10), (0, 26), (0, 27), (0, 32)
 """First releases with comparable groups, with states, with a prefix cache of states by default, with chunks
 shorter than a block of such, and with copies of states inside a chunk as later ones make them."""
 _WHOLE, _CAPPED = (0, 19), (0, 21)

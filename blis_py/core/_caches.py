@@ -59,6 +59,7 @@ def _grouped(config: SchedulerConfig) -> KVCache:
         awaits_outcome=config.windows_await_outcome,
         replay_only=config.windows_keep_replays,
         leaves_gaps=config.states_leave_gaps,
+        marks_again=config.states_marked_again,
         capped=config.windows_cap_prompts,
         flight_tokens=flight_tokens(config),
         max_model_len=config.max_model_len,

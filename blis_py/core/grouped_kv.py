@@ -109,6 +109,8 @@ class GroupedKV(KVCache):
         awaits_outcome: a block leaves its window only once the steps that may read it are known to be over.
         replay_only: of a window, only those blocks are cached that a repetition of the prompt makes use of.
         leaves_gaps: a state stays until its request leaves if two behind it were begun before it was free.
+        marks_again: the last state of a prompt cannot be used in later steps of its request, either, until it
+            is freed.
         capped: the whole prompt of a request is counted at admission with no more than its windows hold.
         flight_tokens: most tokens of steps whose outcome is not known, the one being planned included.
         max_model_len: longest sequence.
@@ -125,6 +127,7 @@ class GroupedKV(KVCache):
         awaits_outcome: bool,
         replay_only: bool,
         leaves_gaps: bool,
+        marks_again: bool,
         capped: bool,
         flight_tokens: int,
         max_model_len: int,
@@ -139,6 +142,7 @@ class GroupedKV(KVCache):
         self._awaits_outcome = awaits_outcome
         self._replay_only = replay_only
         self._leaves_gaps = leaves_gaps
+        self._marks_again = marks_again
         self._max_model_len = max_model_len
         self._most = [group.most_blocks(flight_tokens, max_model_len, block_size) for group in self.groups]
         """Most blocks that a request holds in each group at once; 0 = no limit."""
@@ -320,6 +324,8 @@ class GroupedKV(KVCache):
         self._note_step(tables, new_tokens)
         if computed:
             self._cache(request, tables, end)
+            if self._marks_again and not self._is_copied(request, cached * size, end):
+                self._mark_again(request, tables, min(end, request.num_tokens))
         return True
 
     # -- running requests -------------------------------------------------------------------------------
@@ -341,6 +347,8 @@ class GroupedKV(KVCache):
         self._take(tables, computed + tokens + ahead, copied)
         self._note_step(tables, tokens)
         self._cache(request, tables, computed + tokens)
+        if self._marks_again and not copied:
+            self._mark_again(request, tables, min(computed + tokens, request.num_tokens))
         return True
 
     def plan_step(
@@ -382,7 +390,10 @@ class GroupedKV(KVCache):
         if self._missing(tables, computed + 1) > self.pool.num_free:
             return False
         self._take(tables, computed + 1)
-        self._cache_known(request, tables, computed if in_flight else computed + 1)
+        known = computed if in_flight else computed + 1
+        self._cache_known(request, tables, known)
+        if self._marks_again:
+            self._mark_again(request, tables, known)
         return True
 
     def growth(self, decoding: DecodeSet, tick: int) -> int:
@@ -475,6 +486,16 @@ class GroupedKV(KVCache):
                 if self.groups[number].kind == ALIGNED:
                     self._note_fresh([names[index] for index in kept])
             table.looked_at = full
+
+    def _mark_again(self, request: Request, tables: Tables, tokens: int) -> None:
+        """Note that a step with so many tokens in all finds the last state of its prompt kept."""
+        end = (request.prompt_tokens - 1) // self.block_size
+        if not end or tokens // self.block_size != end:
+            return
+        for number in self._numbers:
+            table = tables.groups[number].blocks
+            if self.groups[number].kind == ALIGNED and table[end - 1] != _GONE:
+                self._note_fresh(self._names(request, end)[-1:])
 
     def _note_fresh(self, names: list[Hashable]) -> None:
         if self._fresh_tick != self.pool.tick:

@@ -42,7 +42,12 @@ NEEDS_WHOLE_PROMPTS = {"windows_cap_prompts"}
 shown."""
 NEEDS_LOADS = {"loads_spare_prompts"}
 """Decides which requests take blocks for KV from elsewhere; no scenario has any."""
-NEEDS_STATES = {"state_chunks_align_prompts", "states_precede_last_token", "states_leave_gaps"}
+NEEDS_STATES = {
+    "state_chunks_align_prompts",
+    "states_precede_last_token",
+    "states_leave_gaps",
+    "states_marked_again",
+}
 """Decides how the prefix cache keeps states, which these releases do in another way."""
 SYNCHRONOUS = NEEDS_AN_OUTCOME | NEEDS_GROWTH
 NOT_SHOWN = {
