@@ -6,8 +6,10 @@ Three coefficients of `memory_overheads` are learned on the pools whose servers 
 the peaks of activations that some of them printed; the memory outside the allocator on one GPU is the median
 of what servers printed, whatever their model. Every pool is also predicted with coefficients learned without
 its model. Where a source does not say the limits of a step, vLLM's defaults stand in; such pools are listed,
-and not learned on. Left out are engines other than vLLM, models that cannot be priced, and those with an
-encoder of images. From vLLM 0.20 on the typical memory of CUDA graphs is counted, too, which is not learned.
+and not learned on, nor are those of several groups of layers (windows, chunks, states), which are counted as
+runs count them. Left out are engines other than vLLM, models that cannot be priced, and those of one group
+with an encoder of images. From vLLM 0.20 on the typical memory of CUDA graphs is counted, too, which is not
+learned.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from blis_py.hardware.memory_overheads import (
     VLLM_OVERHEADS,
     MemoryOverheads,
 )
+from blis_py.models.kv_pages import KVPages
 from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.setup.grouped_layers import PoolOfRelease
 
 GPUS = {
     "H100 SXM 80GB": "h100",
@@ -51,6 +55,8 @@ CONFIGS = {
     "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": "Qwen/Qwen3-235B-A22B-FP8",
 }
 """Models without a configuration of their own, and whose shape they have."""
+BUNDLED = {"Qwen/Qwen3-Next-80B-A3B-Instruct": "qwen3-next-80b-a3b"}
+"""Models whose shape is bundled."""
 _LARGE_CARD_GIB = 70
 _COLUMNS = (
     *("vLLM", "model", "GPU", "TP", "tokens, sequences"),
@@ -77,6 +83,8 @@ class Pool:
     peak_gib: float | None
     graphs: bool = False
     """Whether the release counts CUDA graphs before it sizes the pool."""
+    pages: KVPages | None = None
+    """Groups of layers; None = one."""
 
     def predict(self, overheads: MemoryOverheads) -> KvCapacity:
         if self.graphs:
@@ -89,6 +97,8 @@ class Pool:
             max_num_batched_tokens=self.tokens,
             max_num_seqs=self.seqs,
             overheads=overheads,
+            block_size=16 if self.pages is None else self.pages.block_size or 16,
+            pages=self.pages,
         )
 
     def error(self, overheads: MemoryOverheads) -> float:
@@ -133,14 +143,19 @@ def _name(model: str) -> str:
 
 
 def _pool(row: dict[str, str], configs: Path) -> Pool | None:
-    if row["engine"] != "vllm" or not row["num_gpu_blocks"] or row["block_size"] != "16":
+    if row["engine"] != "vllm" or not row["kv_tokens"]:
         return None
     try:
         shape = _shape(row["model"], configs)
         gpu = load_gpu(GPUS.get(row["gpu"], row["gpu"]))
     except InputError:
         return None
-    if any("encoder" in note for note in shape.notes):
+    release = _release(row["engine_version"])
+    pages = PoolOfRelease(release, gpu, shape.linear is None).pages(shape, int(row["tp"]))
+    one_group = pages is None
+    if one_group and (row["block_size"] != "16" or any("encoder" in note for note in shape.notes)):
+        return None
+    if pages is not None and int(row["block_size"]) != (pages.block_size or 16):
         return None
     if row["gpu_total_gib"]:
         gpu = replace(gpu, visible_memory_bytes=int(float(row["gpu_total_gib"]) * GIB))
@@ -156,11 +171,17 @@ def _pool(row: dict[str, str], configs: Path) -> Pool | None:
         utilization=float(row["gpu_memory_utilization"] or _default_utilization(row["engine_version"])),
         tokens=int(row["max_num_batched_tokens"] or tokens),
         seqs=int(row["max_num_seqs"] or seqs),
-        blocks=int(row["num_gpu_blocks"]),
-        specified=said and sure,
+        blocks=int(row["num_gpu_blocks"]) if pages is None else _blocks(row, pages),
+        specified=said and sure and one_group,
         peak_gib=float(row["peak_activation_gib"]) if row["peak_activation_gib"] else None,
-        graphs=_release(row["engine_version"]) >= GRAPHS_COUNTED and row["enforce_eager"].lower() != "true",
+        graphs=release >= GRAPHS_COUNTED and row["enforce_eager"].lower() != "true",
+        pages=pages,
     )
+
+
+def _blocks(row: dict[str, str], pages: KVPages) -> int:
+    """Blocks of a pool whose tokens are counted in blocks of every group."""
+    return int(row["kv_tokens"]) // int(row["block_size"]) * len(pages.groups)
 
 
 def _release(version: str) -> tuple[int, int]:
@@ -170,6 +191,8 @@ def _release(version: str) -> tuple[int, int]:
 
 
 def _shape(model: str, configs: Path) -> ModelShape:
+    if model in BUNDLED:
+        return load_model(BUNDLED[model])
     name = CONFIGS.get(model, model)
     shape = load_model(name, configs / f"{name.replace('/', '--')}_config.json")
     return replace(shape, name=_name(model))
@@ -194,7 +217,7 @@ def learn(reports: Reports) -> MemoryOverheads:
     def residuals(values: Sequence[float]) -> list[float]:
         overheads = replace(base, **dict(zip(_NAMES, values, strict=True)))
         of_pools = [pool.error(overheads) for pool in reports.pools if pool.specified]
-        peaks = [pool for pool in reports.pools if pool.peak_gib is not None]
+        peaks = [pool for pool in reports.pools if pool.peak_gib is not None and pool.pages is None]
         return of_pools + [_peak_error(pool, overheads) for pool in peaks]
 
     found = least_squares(
@@ -268,7 +291,9 @@ def main() -> None:
     lines = ["# KV pools of vLLM servers", "", "Fully specified:", ""]
     lines += table([row for row in rows if row.pool.specified])
     lines += ["", "Limits of a step, utilisation or card not stated, vLLM's defaults assumed:", ""]
-    lines += table([row for row in rows if not row.pool.specified])
+    lines += table([row for row in rows if not row.pool.specified and row.pool.pages is None])
+    lines += ["", "Several groups of layers, in blocks that any of them may take:", ""]
+    lines += table([row for row in rows if row.pool.pages is not None])
     found = learn(reports)
     values = ", ".join(f"{name} {getattr(found, name):.3g}" for name in ("single_gpu_gib", *_NAMES))
     lines += ["", f"Learned on all: {values}."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from blis_py.config.engine import load_engine
 from blis_py.config.models import RunConfig
@@ -39,29 +40,44 @@ def grouped_layers(config: RunConfig, shape: ModelShape, gpu: GpuSpec | None = N
     hashed = settings.prefix_cache in ("hash", "none") and settings.batch_former == "running-first"
     if config.memory != "vllm" or not (settings.hybrid_kv_cache and hashed):
         return None
-    release = load_engine(config.engine).release
-    if release < _COMPARED and shape.linear is None:
-        return None
-    padding = _PADDING if release >= _MORE_PADDING else _LESS_PADDING
-    rules = None if shape.linear is None else _state_rules(config, shape, gpu, release)
-    return kv_pages(shape, layout_of(config).attention_tp, padding, rules)
+    caches = settings.enable_prefix_caching and settings.prefix_cache != "none"
+    server = PoolOfRelease(load_engine(config.engine).release, gpu, caches, settings.block_size)
+    return server.pages(shape, layout_of(config).attention_tp)
 
 
-def _state_rules(
-    config: RunConfig, shape: ModelShape, gpu: GpuSpec | None, release: tuple[int, ...]
-) -> StateRules | None:
-    """Sizes of blocks that hold states; None for a prefix cache that keeps them in a way that is not
-    simulated."""
-    settings = config.scheduler
-    cached = settings.enable_prefix_caching and settings.prefix_cache != "none"
-    if cached and release < _STATES_CACHED:
-        return None
-    copied = cached and _copies(shape, gpu, release)
-    multiple = settings.block_size if release >= _USERS_MULTIPLE else _MULTIPLE
-    if copied and shape.linear is not None and shape.linear.kind == "gdn":
-        multiple = max(multiple, _KERNEL_TOKENS)
-    latent = _LATENT_MULTIPLE if release >= _WIDE_LATENT else _EARLIER_MULTIPLE
-    return StateRules(settings.block_size, multiple, latent, cached, copied)
+class PoolOfRelease(NamedTuple):
+    """What decides the groups of a server.
+
+    Attributes:
+        release: of vLLM.
+        caches: whether it has a prefix cache.
+        block_size: tokens that a user gives.
+    """
+
+    release: tuple[int, ...]
+    gpu: GpuSpec | None
+    caches: bool
+    block_size: int = 16
+
+    def pages(self, shape: ModelShape, attention_tp: int) -> KVPages | None:
+        """The groups of a model; None = one."""
+        if self.release < _COMPARED and shape.linear is None:
+            return None
+        padding = _PADDING if self.release >= _MORE_PADDING else _LESS_PADDING
+        rules = None if shape.linear is None else self._state_rules(shape)
+        return kv_pages(shape, attention_tp, padding, rules)
+
+    def _state_rules(self, shape: ModelShape) -> StateRules | None:
+        """Sizes of blocks that hold states; None for a prefix cache that keeps them in a way that is not
+        simulated."""
+        if self.caches and self.release < _STATES_CACHED:
+            return None
+        copied = self.caches and _copies(shape, self.gpu, self.release)
+        multiple = self.block_size if self.release >= _USERS_MULTIPLE else _MULTIPLE
+        if copied and shape.linear is not None and shape.linear.kind == "gdn":
+            multiple = max(multiple, _KERNEL_TOKENS)
+        latent = _LATENT_MULTIPLE if self.release >= _WIDE_LATENT else _EARLIER_MULTIPLE
+        return StateRules(self.block_size, multiple, latent, self.caches, copied)
 
 
 def _copies(shape: ModelShape, gpu: GpuSpec | None, release: tuple[int, ...]) -> bool:

@@ -39,3 +39,12 @@ def test_the_bundled_figures_are_what_is_learned_on_the_pools(shared_data: Path)
         [value for value in astuple(learned) if isinstance(value, float)],
         rel=0.02,  # two digits are kept: half a unit of the last of 3.4 is 1.5 %
     )
+
+
+def test_pools_of_several_groups_of_layers_are_counted_as_runs_count_them(shared_data: Path) -> None:
+    from kv_pools import read
+
+    errors = {pool.model: pool.error(VLLM_OVERHEADS) for pool in read(shared_data).pools if pool.pages}
+    # Of Scout's server neither the longest sequence nor the release is stated: 1.7 GiB are missing.
+    assert abs(errors["qwen3-next-80b-a3b"]) < 0.08
+    assert abs(errors["Llama-4-Scout-17B-16E-Instruct-FP8-dynamic"]) < 0.16

@@ -184,3 +184,14 @@ def test_states_of_a_prefix_cache_before_0_26_are_one_group() -> None:
     served = deployed(load_config(overrides={**settings, "scheduler.enable_prefix_caching": True}))
     assert served.pages is None
     assert "prefix cache" in served.block_notes()[0]
+
+
+def test_blocks_of_a_server_of_qwen3_5_are_those_that_it_reported() -> None:
+    # vLLM 0.18 made of 55.72 GiB on one GPU 729,696 tokens in blocks of 1,056: 10.85 times 262,144,
+    # with two blocks for each group of states.
+    pages = kv_pages(load_model("qwen3.5-35b-a3b"), 1, 1.5, StateRules())
+    assert pages is not None
+    blocks = int(55.72 * (1 << 30)) // pages.block_bytes(pages.block_size)
+    assert pages.block_size == 1056
+    assert blocks // len(pages.groups) * 1056 == 729_696
+    assert blocks / (-(-262_144 // 1056) + 3 * 2) == pytest.approx(10.85, abs=0.005)
