@@ -51,7 +51,15 @@ class Deployment(NamedTuple):
             if not self.pages.block_size or not given or "scheduler.block_size" not in given:
                 return []
             return [f"block_size is {size:,} tokens: of attention as large as a state, as vLLM raises it"]
-        if self.shape.linear is None or self.config.memory != "vllm" or self.hands_over:
+        if self.hands_over:
+            apart = grouped_layers(self.config, self.shape, self.gpu)
+            if apart is None:
+                return []
+            return [
+                f"vLLM shares the KV blocks among {len(apart.groups)} groups of layers; with pools for prompts "
+                "and for answers they are counted as one group"
+            ]
+        if self.shape.linear is None or self.config.memory != "vllm":
             return []
         return [
             "states beside this prefix cache are counted in one group of layers, and found with any cached "

@@ -195,3 +195,11 @@ def test_blocks_of_a_server_of_qwen3_5_are_those_that_it_reported() -> None:
     assert pages.block_size == 1056
     assert blocks // len(pages.groups) * 1056 == 729_696
     assert blocks / (-(-262_144 // 1056) + 3 * 2) == pytest.approx(10.85, abs=0.005)
+
+
+def test_pools_that_hand_over_say_that_they_count_one_group() -> None:
+    config = load_config(overrides={"engine": "vllm", "model": "gpt-oss-20b", "gpu": "h100"})
+    assert "among 2 groups of layers" in deployed(config, hands_over=True).block_notes()[0]
+    assert deployed(config).block_notes() == []
+    plain = load_config(overrides={"engine": "vllm", "model": "qwen3-14b", "gpu": "h100"})
+    assert deployed(plain, hands_over=True).block_notes() == []
