@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -31,6 +31,8 @@ _OWN = {"kv_groups"}
 _GROUPED, _STATES, _CACHED_STATES, _WIDE_STATES, _COPIED_STATES = (0, 15), (0, 10), (0, 26), (0, 27), (0, 32)
 """First releases with comparable groups, with states, with a prefix cache of states by default, with chunks
 shorter than a block of such, and with copies of states inside a chunk as later ones make them."""
+_SPANS = (0, 24)
+"""First release whose cache keeps what blocks of all sizes end with."""
 _WHOLE, _CAPPED = (0, 19), (0, 21)
 """Between, a prompt whose windows would not fit if they kept all of it waits for ever."""
 _DRAFTS = (0, 14)
@@ -147,7 +149,22 @@ def with_states(rng: Random, release: Release, asynchronous: bool) -> Scenario:
     return _grouped(rng, release, scenario, groups if rng.random() < 0.5 else groups[::-1])
 
 
-def _grouped(rng: Random, release: Release, scenario: Scenario, groups: list[tuple[str, int]]) -> Scenario:
+def with_spans(rng: Random, release: Release, asynchronous: bool) -> Scenario:
+    """Blocks of two sizes, as those of full layers and of windows of Gemma 4."""
+    scenario = scenarios.scenario(rng, release, asynchronous, further=FURTHER)
+    size = scenario["block_size"]
+    full, window = rng.choice(((1, 2), (2, 1)))
+    tokens = rng.choice((3, size, 2 * size + 1, 5 * size, 9 * size - 2))
+    groups = [(WINDOW, tokens, window)] * rng.randint(1, 3) + [(FULL, 0, full)]
+    return _grouped(rng, release, scenario, groups)
+
+
+def _grouped(
+    rng: Random,
+    release: Release,
+    scenario: Scenario,
+    groups: Sequence[tuple[str, int] | tuple[str, int, int]],
+) -> Scenario:
     """A scenario with these groups, its blocks and requests drawn for them."""
     size, asynchronous = scenario["block_size"], scenario["async_scheduling"]
     scenario["settings"]["kv_groups"] = [list(group) for group in groups]
@@ -168,7 +185,7 @@ def _variants() -> tuple[Variant, ...]:
     ]
     draws += [("attention DP", _RANKS, of_ranks), ("drafts", _DRAFTS, with_drafts)]
     draws += [("grammars", (), with_grammars), ("groups of layers", _GROUPED, with_groups)]
-    draws += [("states", _STATES, with_states)]
+    draws += [("states", _STATES, with_states), ("sizes of blocks", _SPANS, with_spans)]
     return tuple(
         Variant(f"{name}, {loop}", partial(draw, asynchronous=asynchronous), max(since, loop_since))
         for name, since, draw in draws

@@ -176,8 +176,8 @@ class Vllm:
     def scheduler(self, scenario: Scenario) -> Any:
         """A scheduler under a scenario's settings."""
         groups = [
-            self._kv.KVCacheGroupSpec([f"layer {number}"], self._spec(scenario, kind, tokens))
-            for number, (kind, tokens) in enumerate(scenario["settings"].get("kv_groups", [("full", 0)]))
+            self._kv.KVCacheGroupSpec([f"layer {number}"], self._spec(scenario, *group))
+            for number, group in enumerate(scenario["settings"].get("kv_groups", [("full", 0)]))
         ]
         blocks = scenario["num_kv_blocks"] + 1  # one is the null block
         cache = self._kv.KVCacheConfig(
@@ -211,9 +211,9 @@ class Vllm:
             return scenario["block_size"]
         return lcm(*(group.kv_cache_spec.block_size for group in groups))
 
-    def _spec(self, scenario: Scenario, kind: str, tokens: int) -> Any:
+    def _spec(self, scenario: Scenario, kind: str, tokens: int, span: int = 1) -> Any:
         """What a group of layers keeps."""
-        size = scenario["block_size"]
+        size = scenario["block_size"] * span
         heads = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32", "use_mla": False}
         if kind == "window":
             made, own = self._kv.SlidingWindowSpec, {"sliding_window": tokens, **heads}

@@ -107,7 +107,7 @@ def vllm_config(scenario: Scenario, defaults: Defaults) -> Section:
 
 
 def _state_mode(further: dict[str, Any]) -> str:
-    return "align" if any(kind == "aligned" for kind, _ in further.get("kv_groups", ())) else "none"
+    return "align" if any(group[0] == "aligned" for group in further.get("kv_groups", ())) else "none"
 
 
 class Speculation(Section):

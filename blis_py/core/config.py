@@ -466,5 +466,8 @@ class SchedulerConfig(Aging, PrefixCaching, PassRules, ReleaseRules, LateStops, 
 
 def stored(config: SchedulerConfig) -> dict[str, Any]:
     """All settings as JSON has them: groups of layers are objects in a list."""
-    groups = [group._asdict() for group in config.kv_groups]
+    groups = [
+        {key: value for key, value in group._asdict().items() if key != "span" or value != 1}
+        for group in config.kv_groups
+    ]
     return {**asdict(replace(config, kv_groups=())), "kv_groups": groups}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import lcm
 
 from blis_py.core.blocks import BlockPool, CacheChanges, CacheLog, CacheReader
 from blis_py.core.compiled_classes import mypyc_attr
@@ -138,6 +139,9 @@ class GroupedKV(KVCache):
         self.groups = list(groups)
         self.per_crossing = sum(group.kind != STATE for group in groups)
         self._numbers = range(len(self.groups))
+        self._spans = [group.span for group in self.groups]
+        self._unit = lcm(*self._spans)
+        """Blocks of the smallest size that end with blocks of all groups, as what the cache keeps does."""
         self._unhashed_first = unhashed_first and prefix_caching
         self._awaits_outcome = awaits_outcome
         self._replay_only = replay_only
@@ -192,14 +196,14 @@ class GroupedKV(KVCache):
         if not self.prefix_caching:
             return 0
         names = self._names(request, (request.num_tokens - 1) // self.block_size)
-        size = self.block_size
+        size, unit = self.block_size, self.block_size * self._unit
         hit_tokens, longest = request.num_tokens - 1, 0
         full: int = -1
         while True:
             found = hit_tokens
             for numbers in self._alike:
                 if self.groups[numbers[0]].kind == FULL and full >= 0:
-                    found = min(found // size * size, full)
+                    found = min(found // unit * unit, full)
                     continue
                 found = self._hit_tokens(numbers, names, found)
                 longest = max(longest, found)
@@ -214,23 +218,26 @@ class GroupedKV(KVCache):
 
     def _hit_tokens(self, numbers: list[int], names: list[Hashable], most_tokens: int) -> int:
         """Tokens of the longest prefix of which these groups, which are alike, have what comes next."""
-        group, size = self.groups[numbers[0]], self.block_size
-        most = most_tokens // size
+        group, span, unit = self.groups[numbers[0]], self._spans[numbers[0]], self._unit
+        size = self.block_size * span
+        most = min(most_tokens // size, len(names) // span)
         if group.kind in (WINDOW, ALIGNED):
-            needed, run = group.hit_blocks(size), 0
-            for index in range(min(most, len(names)) - 1, -1, -1):
-                if not self._all_have(numbers, names[index]):
+            needed, run = group.hit_blocks(self.block_size), 0
+            for index in range(most - 1, -1, -1):
+                if not self._all_have(numbers, names[index * span + span - 1]):
                     run = 0
+                    continue
+                if not run and (index + 1) * span % unit:
                     continue
                 run += 1
                 if run >= needed:
                     return (index + run) * size
-            return run * size
+            return run * span // unit * unit * self.block_size
         first = most_tokens // group.tokens * group.tokens // size if group.kind == CHUNKED else 0
         index = first
-        while index < min(most, len(names)) and self._all_have(numbers, names[index]):
+        while index < most and self._all_have(numbers, names[index * span + span - 1]):
             index += 1
-        return index * size
+        return index * span // unit * unit * self.block_size
 
     def _all_have(self, numbers: list[int], name: Hashable) -> bool:
         return all(self.pool.contains((number, name)) for number in numbers)
@@ -244,8 +251,10 @@ class GroupedKV(KVCache):
         names = self._names(request, cached)
         hits: list[list[int]] = []
         for number in self._numbers:
-            first = self.groups[number].skipped_tokens(cached * self.block_size) // self.block_size
-            hits.append(self.pool.find([(number, name) for name in names[first:]]))
+            span = self._spans[number]
+            first = self.groups[number].skipped_tokens(cached * self.block_size) // (self.block_size * span)
+            own = names[span - 1 :: span]
+            hits.append(self.pool.find([(number, name) for name in own[first:]]))
         return hits
 
     def idle_match(self, request: Request) -> int:
@@ -277,7 +286,7 @@ class GroupedKV(KVCache):
             blocks = self.groups[number].blocks_of(tokens, self.block_size)
             if caps and caps[number]:
                 blocks = min(blocks, caps[number])
-            needed += self.groups[number].taken(max(blocks - cached, 0), copied)
+            needed += self.groups[number].taken(max(blocks - cached // self._spans[number], 0), copied)
         if cached:
             needed += sum(self.pool.count_free(blocks) for blocks in self._hits(request, cached))
         return needed
@@ -314,9 +323,10 @@ class GroupedKV(KVCache):
         cached, pool, size = len(shared), self.pool, self.block_size
         looked_up = request.block_keys or request.private is not None
         held: list[GroupTable] = []
-        for blocks in self._hits(request, cached) if cached else [list[int]() for _ in self._numbers]:
+        hits = self._hits(request, cached) if cached else [list[int]() for _ in self._numbers]
+        for span, blocks in zip(self._spans, hits, strict=True):
             pool.use(blocks)
-            held.append(GroupTable(cached - len(blocks), blocks))
+            held.append(GroupTable(cached // span - len(blocks), blocks))
         tables = self._tables[request] = Tables(held, self._boundary if looked_up else 0)
         end = cached * size + new_tokens
         self._take(tables, end + ahead, self._is_copied(request, cached * size, end))
@@ -404,7 +414,8 @@ class GroupedKV(KVCache):
                 for number in self._numbers:
                     table, group = tables.groups[number], self.groups[number]
                     late = 1 if self._overlaps and self._awaits_outcome else 0
-                    gone = max(table.gone, group.skipped_tokens(computed - late) // size)
+                    skipped = group.skipped_tokens(computed - late) // (size * group.span)
+                    gone = max(table.gone, skipped)
                     blocks = max(group.blocks_of(computed + 1, size), len(table.blocks))
                     dropped = len(table.skipped(gone, self._leaves_gaps and group.kind == ALIGNED))
                     more += blocks - max(gone, len(table.blocks)) - dropped
@@ -442,7 +453,7 @@ class GroupedKV(KVCache):
         """Free the blocks to which tokens behind so many computed ones do not attend."""
         for number in self._numbers:
             table = tables.groups[number]
-            skipped = self.groups[number].skipped_tokens(computed) // self.block_size
+            skipped = self.groups[number].skipped_tokens(computed) // (self.block_size * self._spans[number])
             skipped = min(skipped, len(table.blocks))
             if skipped > table.gone:
                 self._drop(table, skipped, self._leaves_gaps and self.groups[number].kind == ALIGNED)
@@ -470,18 +481,18 @@ class GroupedKV(KVCache):
         """Register full blocks up to this many tokens."""
         if not self.prefix_caching:
             return
-        full = tokens // self.block_size
+        whole = tokens // (self.block_size * self._unit) * self._unit
         names: list[Hashable] = []
         for number in self._numbers:
-            table = tables.groups[number]
-            first = table.looked_at
+            table, span = tables.groups[number], self._spans[number]
+            first, full = table.looked_at, whole // span
             if first >= full or self.groups[number].kind == STATE:
                 continue
-            if len(names) < full:
-                names = self._names(request, full)
+            if len(names) < whole:
+                names = self._names(request, whole)
             kept = self._kept(request, tables, number, first, full)
             if kept:
-                keys: list[Hashable] = [(number, names[index]) for index in kept]
+                keys: list[Hashable] = [(number, names[index * span + span - 1]) for index in kept]
                 self.pool.remember(keys, [table.blocks[index] for index in kept])
                 if self.groups[number].kind == ALIGNED:
                     self._note_fresh([names[index] for index in kept])
@@ -518,7 +529,7 @@ class GroupedKV(KVCache):
             return list(range(first, end))
         needed, kept = group.hit_blocks(self.block_size), set[int]()
         for boundary in (request.prompt_tokens - 1, tables.boundary):
-            last = boundary // self.block_size
+            last = boundary // (self.block_size * self._unit) * self._unit // group.span
             kept.update(range(max(first, last - needed), min(end, last)))
         return sorted(kept)
 

@@ -27,10 +27,12 @@ class KVGroup(NamedTuple):
             blocks the prefix cache keeps).
         tokens: of the window, or of a chunk; of `aligned`, the number of which a copy that is made inside a
             chunk has a multiple, 0 = copies are made at the end of chunks alone.
+        span: times the tokens of a block that a block of the group holds, where its layers keep less of each.
     """
 
     kind: str
     tokens: int = 0
+    span: int = 1
 
     def skipped_tokens(self, computed: int) -> int:
         """Leading tokens that the next one does not attend to, of `computed` ones."""
@@ -49,7 +51,7 @@ class KVGroup(NamedTuple):
 
     def blocks_of(self, tokens: int, block_size: int) -> int:
         """Blocks that this many tokens fill or begin, if none is dropped."""
-        return 1 if self.kind == STATE else -(-tokens // block_size)
+        return 1 if self.kind == STATE else -(-tokens // (block_size * self.span))
 
     def most_blocks(self, flight_tokens: int, max_model_len: int, block_size: int) -> int:
         """Most blocks that a request holds at once; 0 = no limit but its length.
@@ -57,6 +59,7 @@ class KVGroup(NamedTuple):
         Args:
             flight_tokens: most tokens of steps whose outcome is not known, the one being planned included.
         """
+        block_size *= self.span
         if self.kind == WINDOW:
             # The window may begin inside a block.
             return -(-min(self.tokens - 1 + flight_tokens, max_model_len) // block_size) + 1
@@ -70,7 +73,7 @@ class KVGroup(NamedTuple):
         """Blocks at the end of a prefix of which a window makes use, or a state."""
         if self.kind == ALIGNED:
             return 1
-        return -(-(self.tokens - 1) // block_size)
+        return -(-(self.tokens - 1) // (block_size * self.span))
 
 
 def copies_inside(groups: Sequence[KVGroup]) -> int:
@@ -131,7 +134,7 @@ def longest_that_fits(groups: Sequence[KVGroup], blocks: int, block_size: int, f
             total += min(own, most) if most else own
         return total
 
-    low, high = 0, blocks * block_size
+    low, high = 0, blocks * block_size * max(group.span for group in groups)
     if needed(high) <= blocks:
         # Without full attention a sequence of any length fits.
         return high if any(group.kind == FULL for group in groups) else _NO_LIMIT

@@ -2,12 +2,13 @@
 
 Layers of a kind are dealt to groups of as many layers each as the rarest kind has. A block of the pool, which
 any group may take, holds some tokens for each layer of a group; where layers do not divide evenly, the parts
-of missing ones are unused. Where layers have a state, blocks of attention hold so many tokens that they are
-as large as one.
+of missing ones are unused. Layers that keep less of a token have blocks of more tokens. Where layers have a
+state, blocks of attention hold so many tokens that they are as large as one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ class KVPages(NamedTuple):
     Attributes:
         groups: in the order of the model's first layers of each kind.
         layers: of a group.
-        token_bytes: of a layer, on one rank.
+        token_bytes: of a layer, on one rank; of those with the largest heads.
         block_size: tokens of a block where it has to be as large as a state; 0 = any number.
     """
 
@@ -59,16 +60,21 @@ class StateRules(NamedTuple):
 
 
 def kv_pages(
-    shape: ModelShape, tp: int, most_padding: float, states: StateRules | None = None
+    shape: ModelShape,
+    tp: int,
+    most_padding: float,
+    states: StateRules | None = None,
+    spans: bool = True,
 ) -> KVPages | None:
     """The groups; None where all layers keep all tokens, or are of kinds that are not grouped here:
-    compressed caches, indexes, and heads of several sizes.
+    compressed caches, indexes, and heads of sizes that do not divide each other.
 
     Args:
         tp: ranks that share the heads of a request.
         most_padding: groups are as large as the commonest kind if it has fewer than so many times the layers
             of the rarest.
         states: rules for layers with a state; None = they are not grouped.
+        spans: whether layers that keep less of a token may have blocks of more tokens.
     """
     linear = shape.linear
     if shape.blocks is not None or (linear is None and not shape.windowed_layers):
@@ -78,9 +84,13 @@ def kv_pages(
     kinds = [group for group in layer_groups(shape, tp) if group.layers]
     if not kinds or any(group.kind not in ("full", "window", "latent") for group in kinds):
         return None
-    if len({group.token_bytes for group in kinds}) > 1:
+    most_bytes = max(kind.token_bytes for kind in kinds)
+    if any(most_bytes % kind.token_bytes for kind in kinds) or (not spans and len(_sizes(kinds)) > 1):
         return None
-    kept = [(_kept(kind, shape.chunked_windows), kind.layers) for kind in kinds]
+    kept = [
+        (_kept(kind, shape.chunked_windows, int(most_bytes // kind.token_bytes)), kind.layers)
+        for kind in kinds
+    ]
     block_size = 0
     if linear is not None and states is not None:
         state = KVGroup(ALIGNED, int(states.copied)) if states.cached else KVGroup(STATE)
@@ -92,13 +102,17 @@ def kv_pages(
     groups: list[KVGroup] = []
     for group, layers in sorted(kept, key=lambda each: each[0].kind not in first):
         groups += [group] * -(-layers // size)
-    return KVPages(tuple(groups), size, kinds[0].token_bytes, block_size)
+    return KVPages(tuple(groups), size, most_bytes, block_size)
 
 
-def _kept(kind: LayerGroup, chunked: bool) -> KVGroup:
+def _sizes(kinds: Sequence[LayerGroup]) -> set[float]:
+    return {kind.token_bytes for kind in kinds}
+
+
+def _kept(kind: LayerGroup, chunked: bool, span: int) -> KVGroup:
     if not kind.window:
-        return KVGroup(FULL)
-    return KVGroup(CHUNKED if chunked else WINDOW, kind.window)
+        return KVGroup(FULL, 0, span)
+    return KVGroup(CHUNKED if chunked else WINDOW, kind.window, span)
 
 
 def _state_block(state_bytes: int, cached: LayerGroup, rules: StateRules) -> int:

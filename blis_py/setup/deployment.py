@@ -55,9 +55,10 @@ class Deployment(NamedTuple):
             apart = grouped_layers(self.config, self.shape, self.gpu)
             if apart is None:
                 return []
+            groups = f"{len(apart.groups)} groups of layers"
             return [
-                f"vLLM shares the KV blocks among {len(apart.groups)} groups of layers; with pools for prompts "
-                "and for answers they are counted as one group"
+                f"vLLM shares the KV blocks among {groups}; with pools for prompts and for answers they are "
+                "counted as one"
             ]
         if self.shape.linear is None or self.config.memory != "vllm":
             return []

@@ -17,6 +17,8 @@ _COMPARED = (0, 15)
 _MORE_PADDING = (0, 18)
 """First release of vLLM whose groups may be as large as kinds with up to half as many layers again."""
 _LESS_PADDING, _PADDING = 1.25, 1.5
+_SPANS = (0, 24)
+"""First release whose blocks of several sizes were compared."""
 _STATES_CACHED = (0, 26)
 """First release whose prefix cache keeps states in the way that is simulated."""
 _USERS_MULTIPLE, _MULTIPLE = (0, 24), 16
@@ -65,7 +67,7 @@ class PoolOfRelease(NamedTuple):
             return None
         padding = _PADDING if self.release >= _MORE_PADDING else _LESS_PADDING
         rules = None if shape.linear is None else self._state_rules(shape)
-        return kv_pages(shape, attention_tp, padding, rules)
+        return kv_pages(shape, attention_tp, padding, rules, spans=self.release >= _SPANS)
 
     def _state_rules(self, shape: ModelShape) -> StateRules | None:
         """Sizes of blocks that hold states; None for a prefix cache that keeps them in a way that is not

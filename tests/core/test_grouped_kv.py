@@ -94,6 +94,16 @@ def chunks(core: Scheduler, request: Request) -> list[int]:
     return found
 
 
+def test_a_group_whose_layers_keep_less_of_a_token_has_blocks_of_more_tokens() -> None:
+    wide = (KVGroup(WINDOW, 8), KVGroup(FULL, 0, 2))
+    core = scheduler(wide)
+    assert run(core, Request("A", 0, 20, 1, block_keys=keys(5))) == [5 + 3]
+    # What both sizes end with is found: 16 of 20 tokens, not all five blocks of 4.
+    later = Request("B", 0, 21, 1, block_keys=keys(5))
+    run(core, later)
+    assert later.cached_tokens == 16
+
+
 STATES = (KVGroup(FULL), KVGroup(ALIGNED))
 
 
@@ -206,6 +216,8 @@ class Drive:
         (KVGroup(WINDOW, 7), KVGroup(FULL), KVGroup(CHUNKED, 8)),
         (KVGroup(ALIGNED), KVGroup(ALIGNED), KVGroup(FULL)),
         (KVGroup(ALIGNED, 1), KVGroup(FULL)),
+        (KVGroup(WINDOW, 7), KVGroup(FULL, 0, 2)),
+        (KVGroup(WINDOW, 18, 2), KVGroup(FULL)),
     ],
 )
 def test_steps_at_once_are_the_same_steps(groups: tuple[KVGroup, ...], awaits: bool) -> None:

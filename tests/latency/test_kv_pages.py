@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from blis_py.config.loader import load_config
-from blis_py.core.kv_groups import ALIGNED, CHUNKED, FULL, STATE, WINDOW, KVGroup
+from blis_py.core.kv_groups import ALIGNED, CHUNKED, FULL, STATE, WINDOW, KVGroup, longest_that_fits
 from blis_py.hardware.capacity import kv_capacity
 from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.memory_overheads import VLLM_OVERHEADS
 from blis_py.models.kv_pages import StateRules, kv_pages
+from blis_py.models.layer_groups import layer_groups
 from blis_py.models.model_shape import load_model
 from blis_py.setup.deployment import deployed
 
@@ -33,7 +34,7 @@ def test_layers_are_grouped_as_the_wheels_of_vllm_group_them(
         assert pages.layers == layers
 
 
-@pytest.mark.parametrize("model", ["qwen3-14b", "qwen3-next-80b-a3b", "deepseek-v3", "gemma-4-31b"])
+@pytest.mark.parametrize("model", ["qwen3-14b", "qwen3-next-80b-a3b", "deepseek-v3"])
 def test_layers_that_keep_all_tokens_and_kinds_that_are_not_grouped_are_one_group(model: str) -> None:
     assert kv_pages(load_model(model), 1, 1.5) is None
 
@@ -203,3 +204,36 @@ def test_pools_that_hand_over_say_that_they_count_one_group() -> None:
     assert deployed(config).block_notes() == []
     plain = load_config(overrides={"engine": "vllm", "model": "qwen3-14b", "gpu": "h100"})
     assert deployed(plain, hands_over=True).block_notes() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "window", "full"),
+    [("gemma-4-31b", 1, 1, 2), ("gemma-4-31b", 4, 1, 2), ("gemma-4-26b-a4b", 8, 2, 1)],
+)
+def test_layers_that_keep_less_of_a_token_have_blocks_of_more_tokens(
+    model: str, tp: int, window: int, full: int
+) -> None:
+    """Gemma 4: 16 and 8 heads of 256, and 4 and 2 of 512 in the full layers."""
+    pages = kv_pages(load_model(model), tp, 1.5)
+    assert pages is not None
+    assert pages.groups == (KVGroup(WINDOW, 1024, window),) * 5 + (KVGroup(FULL, 0, full),)
+    shape = load_model(model)
+    assert pages.layers == shape.cached_layers // 6
+    widest = max(group.token_bytes for group in layer_groups(shape, tp))
+    assert pages.token_bytes == widest
+    assert kv_pages(shape, tp, 1.5, spans=False) is None
+
+
+def test_the_longest_sequence_has_blocks_of_two_sizes() -> None:
+    # Of 12 blocks a window of 8 tokens with 8 in flight takes 5, and 7 hold 8 tokens of the full layers each.
+    groups = (KVGroup(WINDOW, 8), KVGroup(FULL, 0, 2))
+    assert longest_that_fits(groups, 12, 4, 8) == 56
+    assert longest_that_fits((KVGroup(FULL, 0, 2),), 12, 4, 8) == 96
+
+
+@pytest.mark.parametrize(("engine", "grouped"), [("vllm-0.23", False), ("vllm-0.24", True), ("vllm", True)])
+def test_gemma_4_is_grouped_from_the_release_that_was_compared(engine: str, grouped: bool) -> None:
+    served = deployed(
+        load_config(overrides={"engine": engine, "model": "gemma-4-31b", "gpu": "h100", "tp": 4})
+    )
+    assert (served.pages is not None) is grouped
