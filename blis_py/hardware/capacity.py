@@ -329,8 +329,9 @@ def _held_states(plan: _Plan, room_bytes: float, state_bytes: int) -> _Held:
         return _Held(float(plan.seqs * state_bytes), plan.seqs)
     fitting = int(room_bytes / 2) // state_bytes
     if plan.overheads.state_share:
-        states = plan.states or int(room_bytes * plan.overheads.state_share) // state_bytes
-        states = min(states, fitting)
+        states = min(int(room_bytes * plan.overheads.state_share) // state_bytes, fitting)
+        if plan.states is not None:
+            states = min(plan.states, int(room_bytes) // state_bytes)
         return _Held(float(states * state_bytes), states)
     return _Held(min(plan.seqs * state_bytes, room_bytes / 2), min(plan.seqs, fitting))
 

@@ -61,6 +61,7 @@ def capacity(
             max_num_seqs=settings.max_num_seqs,
             overheads=_overheads(config),
             layout=layout,
+            states=_stated_sequences(config),
             pages=pages,
         )
     except InputError:
@@ -84,6 +85,15 @@ def capacity(
         f"(as given; {fits}: {shape.name} on {gpu.name} TP{config.tp})"
     )
     return line, given, None
+
+
+def _stated_sequences(config: RunConfig) -> int | None:
+    """Sequences for whose states SGLang makes room where they need no copies and a user limits the running
+    requests (`max_running_requests` with `disable_radix_cache`); None = for its share of the pool."""
+    settings = config.scheduler
+    caches = settings.enable_prefix_caching and settings.prefix_cache != "none"
+    limited = config.given is not None and "scheduler.max_num_seqs" in config.given
+    return settings.max_num_seqs if config.memory == "sglang" and limited and not caches else None
 
 
 def _room_tokens(config: RunConfig, pages: KVPages | None, num_kv_blocks: int) -> int:

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 import blis_py as blis
+from blis_py.config.loader import load_config
 from blis_py.errors import InputError
 from blis_py.hardware.capacity import KvCapacity, kv_capacity
 from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.models.model_shape import load_model
+from blis_py.setup.deployment import deployed
 
 QWEN = "qwen3.5-35b-a3b"
 STATE_BYTES = 30 * (32 * 128 * 128 * 4 + (2 * 16 * 128 + 32 * 128) * 3 * 2)
@@ -143,10 +145,28 @@ def test_no_more_requests_run_than_have_states(engine: str, settings: dict[str, 
     scheduler = result.config.scheduler
     tp, dp = settings.get("tp", 1), settings.get("attention_dp", 1)
     memory = capacity(
-        engine, scheduler.max_num_seqs, tp, dp, gpu_memory_utilization=scheduler.gpu_memory_utilization
+        engine,
+        scheduler.max_num_seqs,
+        tp,
+        dp,
+        gpu_memory_utilization=scheduler.gpu_memory_utilization,
+        states=scheduler.max_num_seqs if engine == "sglang" and "prefix_cache" in settings else None,
     )
     assert memory.sequences is not None
     most = min(memory.sequences // copies, scheduler.max_num_seqs)
     assert max(result.steps["running"]) <= most * dp
     limited = any("no memory for the states of linear attention" in note for note in result.notes)
     assert limited == (most < scheduler.max_num_seqs)
+
+
+def test_sglang_makes_room_for_the_states_of_a_limit_without_a_prefix_cache() -> None:
+    def blocks(**more: Any) -> int:
+        settings = {"engine": "sglang", "model": QWEN, "gpu": "h200", **more}
+        return deployed(load_config(overrides=settings)).num_kv_blocks
+
+    limit = {"scheduler.max_num_seqs": 16}
+    few = {**limit, "scheduler.prefix_cache": "none"}
+    assert blocks(**few) > 1.5 * blocks(**limit)
+    more = {**few, "scheduler.max_num_seqs": 32}
+    block_bytes = load_model(QWEN).kv_bytes_per_token * 16
+    assert (blocks(**few) - blocks(**more)) * block_bytes == pytest.approx(16 * STATE_BYTES, rel=0.01)
