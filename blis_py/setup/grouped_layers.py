@@ -48,7 +48,7 @@ def grouped_layers(config: RunConfig, shape: ModelShape, gpu: GpuSpec | None = N
 
 
 class PoolOfRelease(NamedTuple):
-    """What decides the groups of a server.
+    """Settings of a server that decide its groups of layers.
 
     Attributes:
         release: of vLLM.
