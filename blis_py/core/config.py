@@ -306,10 +306,9 @@ class ReleaseRules(PromptLimits):
     states_precede_last_token: bool = setting(False)
     """With them: a prompt that fills its last block is cut a block earlier (vLLM, from 0.32)."""
     states_leave_gaps: bool = setting(False)
-    """With them: a state stays until its request leaves if two behind it, and behind a gap, were begun while
-    it was read (vLLM to 0.29)."""
+    """With them: a state before a gap stays until its request leaves (vLLM to 0.29)."""
     states_marked_again: bool = setting(False)
-    """With them: no request begins from the last state of a prompt that another still has (vLLM 0.32)."""
+    """With them: the last state of a prompt is not shared before its request is past it (vLLM 0.32)."""
     pads_lone_tokens: bool = setting(False)
     """A request admitted with one token to compute is padded to the positions of a step with all drafts,
     though it has none; without budget for them no request is admitted (vLLM, from 0.25)."""
