@@ -35,7 +35,11 @@ _OTHERS = {
     "flight",
 }
 """Words of columns that are no lengths of single requests in tokens."""
-_ARRIVALS = ({"arrival", "arrived", "arrives"}, {"start", "started", "sent", "created"}, {"timestamp"})
+_ARRIVALS = (
+    {"arrival", "arrived", "arrives"},
+    {"start", "started", "sent", "created", "launch"},
+    {"timestamp"},
+)
 _TIMES = {"time", "at", "ts", "timestamp", "date", "datetime", "s", "ms", "us", "ns"}
 _TIMES_ALONE = {("ts",), ("time",), ("date",), ("datetime",)}
 _NO_ARRIVALS = {"end", "ended", "finish", "finished", "first", "last", "completed", "response", "latency"}
@@ -74,9 +78,15 @@ def _length(words: dict[str, tuple[str, ...]], side: str) -> str:
     other = _SIDES["output" if side == "input" else "input"]
     for own, others in zip(_SIDES[side], (other[0], other[0] | other[1]), strict=True):
         for name, of_name in words.items():
-            if own & set(of_name) and _LENGTHS & set(of_name) and not (others | _OTHERS) & set(of_name):
+            counted = _LENGTHS & set(of_name) or _counts(name)
+            if own & set(of_name) and counted and not (others | _OTHERS) & set(of_name):
                 return name
     return ""
+
+
+def _counts(name: str) -> bool:
+    """Whether a value is below one of counts, as `usageDetails.input`."""
+    return bool({"usage", "tokens"} & set(_words(name.rpartition(".")[0])))
 
 
 def _arrival(words: dict[str, tuple[str, ...]]) -> str:

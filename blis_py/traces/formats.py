@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
+from blis_py.traces._json_rows import items, places_of
 from blis_py.traces._suggested import conversation_in, suggested
 from blis_py.traces.probe import Probe, probe
 from blis_py.traces.reading import Reading
@@ -85,6 +87,8 @@ _INFERENCE_PERF_REQUESTS = (
 _AIPERF_REQUESTS = "give profile_export.jsonl (AIPerf) or profile_export.json (GenAI-Perf)"
 _LOAD_TEST = "it has no tokens of requests"
 _LOAD_TEST_INSTEAD = "give a log of the server, or a result of a benchmark of LLMs"
+_USAGE = "a row has the tokens of all requests of an interval"
+_USAGE_INSTEAD = "give a log with a row for each request"
 _SPANS = ("they are converted before", "blis convert otel --spans FILE TARGET.csv")
 _RETOKENIZED = "total_output_tokens_retokenized"
 """A key that only SGLang writes."""
@@ -295,6 +299,17 @@ FORMATS: dict[str, Format] = {
         problem=_LOAD_TEST,
         instead=_LOAD_TEST_INSTEAD,
     ),
+    "usage": Format(
+        "usage by interval",
+        "csv",
+        (("num_model_requests", "input_tokens", "output_tokens"),),
+        "",
+        problem=_USAGE,
+        instead=_USAGE_INSTEAD,
+    ),
+    "usage-pages": Format(
+        "usage by interval", "json", (("data", "has_more"),), "", problem=_USAGE, instead=_USAGE_INSTEAD
+    ),
     "otel": Format(
         "OpenTelemetry spans",
         "json",
@@ -395,6 +410,10 @@ def _instead(probe: Probe) -> str:
     columns, known = suggested(probe.places)
     if known and (probe.kind in _MAPPED or probe.one_line):
         return f"name its columns: {columns}"
+    for name, value in (probe.document if probe.kind == "json" else {}).items():
+        if items(value) and isinstance(value[0], dict) and (of_list := suggested(places_of(value[0])))[1]:
+            file = quote(probe.path.name)
+            return f"take its list out (jq .{name} {file} > list.json) and name the columns: {of_list[0]}"
     readable = [format for format in FORMATS.values() if not format.instead]
     alike = [format for format in readable if probe.lacks(format.kind) is None]
     if probe.kind != "csv":  # tables have few formats; of JSON only those are alike that share a name

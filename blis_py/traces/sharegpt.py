@@ -35,7 +35,7 @@ def read_lines(path: Path, reading: Reading) -> RequestTable:
 def _read(path: Path, reading: Reading, entries: Iterable[Any]) -> RequestTable:
     reading.has_times = False
     tokens, gathered = Tokens(reading), Gathered(path, reading)
-    unanswered = longer = 0
+    unanswered = longer = dated = 0
     for number, entry in enumerate(entries):
         turns = next(filter(None, (items(within(entry, key)) for key in KEYS)), [])
         texts, goes_on = _first_exchange(turns)
@@ -43,10 +43,13 @@ def _read(path: Path, reading: Reading, entries: Iterable[Any]) -> RequestTable:
             unanswered += 1
             continue
         longer += goes_on
+        dated += within(entry, "timestamp") is not None
         gathered.add(f"{path}: conversation {number}", number, None, *(tokens.count(text) for text in texts))
     reading.left_out(unanswered, "a conversation without question and answer")
     if longer:
         reading.note(f"of {longer:,} longer conversations only the first question is sent, as benchmarks do")
+    if dated:
+        reading.note(f"timestamps of {dated:,} conversations are not used: they are those of the last turns")
     tokens.note()
     return gathered.table()
 

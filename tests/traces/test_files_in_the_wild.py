@@ -159,6 +159,11 @@ def test_a_log_whose_first_request_failed_is_read(tmp_path: Path) -> None:
             "arrival=timestamp,input=inputTokens,output=outputTokens",
         ),
         ("ts,tokens_in_flight,tokens_in,tokens_out", "arrival=ts,input=tokens_in,output=tokens_out"),
+        # rounds of LMCache's benchmark
+        (
+            "prompt_tokens,generation_tokens,ttft,generation_time,user_id,launch_time,finish_time",
+            "arrival=launch_time,input=prompt_tokens,output=generation_tokens",
+        ),
         ("Time,Request Tokens,Response Tokens", "'arrival=Time,input=Request Tokens,output=Response Tokens'"),
     ],
 )
@@ -252,6 +257,16 @@ def test_what_has_no_lengths_is_not_taken_for_them(tmp_path: Path) -> None:
             lines({"session_id": "a", "turns": [{"text": "Why?", "delay": 5}]}) * 2,
             "count the tokens",
         ),
+        (
+            "usage.csv",
+            "start_time,end_time,num_model_requests,input_tokens,output_tokens\n1,61,12,5000,80\n",
+            "a log with a row for each request",
+        ),
+        (
+            "usage.json",
+            {"object": "page", "data": [], "has_more": False},
+            "a log with a row for each request",
+        ),
         ("otel.json", {"trace_id": "t", "spans": []}, "blis convert otel --spans FILE"),
         ("collector.json", lines({"resourceSpans": []}) * 2, "blis convert otel --spans FILE"),
         ("jaeger.json", {"data": [], "limit": 0, "offset": 0}, "blis convert otel --spans FILE"),
@@ -273,8 +288,31 @@ def test_what_has_no_lengths_is_not_taken_for_them(tmp_path: Path) -> None:
 def test_files_without_requests_say_what_to_give_instead(
     tmp_path: Path, name: str, content: Any, instead: str
 ) -> None:
-    with pytest.raises(InputError, match=rf"(it has no|they are converted).*{instead}"):
+    with pytest.raises(InputError, match=rf"(it has no|they are converted|a row has the tokens).*{instead}"):
         read(write(tmp_path, name, content))
+
+
+def test_a_list_within_an_object_is_taken_out_first(tmp_path: Path) -> None:
+    calls = [
+        {"startTime": "2026-01-01T00:00:00Z", "usageDetails": {"input": 5, "output": 3}, "sessionId": "s"}
+    ]
+    flag = (
+        "--columns arrival=startTime,input=usageDetails.input,output=usageDetails.output,session_id=sessionId"
+    )
+    message = refused(write(tmp_path, "calls of May.json", {"meta": {}, "data": calls}))
+    assert message.endswith(
+        f"take its list out (jq .data 'calls of May.json' > list.json) and name the columns: {flag}"
+    )
+    assert refused(write(tmp_path, "list.json", calls)).endswith(f"name its columns: {flag}")
+    columns = dict(pair.split("=") for pair in flag.split()[1].split(","))
+    assert read(write(tmp_path, "list.json", calls), columns=columns)[0].prompt_tokens.tolist() == [5]
+
+
+def test_times_of_conversations_are_not_dropped_without_a_word(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "abcdefgh"}, {"role": "assistant", "content": "abcd"}]
+    row = {"conversation_hash": "a", "timestamp": "2023-04-09T00:02:53+00:00", "conversation": turns}
+    _, reading = read(write(tmp_path, "chats.jsonl", lines(row, row)))
+    assert any(note.startswith("timestamps of 2 conversations are not used") for note in reading.notes)
 
 
 @pytest.mark.parametrize("more", [{"prompt_tokens": 5}, {"input_tokens": 5}])
