@@ -232,7 +232,8 @@ def _only_dependency(row: Mapping[str, Any], before: Any, where: str) -> Mapping
             "waits for others than the answer before it in its session, which is not supported",
             file=where,
             key="dependencies",
-            fix="give a trace in which each request waits for the one before it in its session",
+            fix="give a trace in which each request waits for the one before it in its session, or Dynamo's "
+            "request trace of the same load, whose requests have times",
         )
     return waits_for[0] if waits_for else {}
 

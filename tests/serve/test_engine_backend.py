@@ -17,11 +17,14 @@ pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("torch")
 
+import torch
 from serving import HANGS_S, client_of, events
 
+from blis_py.cli import main
 from blis_py.serve.backend import Piece, Sampling, Submission
 from blis_py.serve.killable import Killable
-from engine.cli.serving.backend import EngineBackend
+from blis_py.serve.server import Service
+from engine.cli.serving.backend import EngineBackend, set_threads
 from engine.cli.serving.checkpoint import checkpoint_words, local_folder
 from engine.config import EngineConfig
 from engine.diffusion.engine import DiffusionEngine
@@ -236,3 +239,34 @@ def test_threads_wait_less_for_each_other_while_it_serves() -> None:
 
     with_engine(use)
     assert sys.getswitchinterval() == before
+
+
+@pytest.mark.parametrize(("variable", "threads"), [(None, 1), ("OMP_NUM_THREADS", 3), ("MKL_NUM_THREADS", 3)])
+def test_torch_has_one_thread_on_a_cpu_unless_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, threads: int
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "3")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        set_threads("cpu")
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("flags", "opens"), [((), False), (("--enable-admin",), True)])
+def test_a_key_does_not_open_the_routes_of_the_operator_on_the_engine(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], opens: bool
+) -> None:
+    services: list[Service] = []
+    monkeypatch.setattr("blis_py.serve.server.run", services.extend)
+    monkeypatch.setattr("engine.cli.serving.backend.set_threads", lambda device: None)
+    words = ("serve", "--model", str(checkpoint("ar")), "--device", "cpu", "--port", "0", "--api-key", "k")
+    assert main(["engine", *words, *flags]) == 0
+    settings = services[0].settings
+    services[0]._socket.close()
+    assert (settings.api_key, settings.key_opens_admin, settings.admin) == ("k", False, opens)
