@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.config.models import RunConfig
+from blis_py.core.kv_groups import ALIGNED, STATE
 from blis_py.files.profiles import listed_as, published_name
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.launch.own_settings import lines_of, unsaid
@@ -45,7 +46,7 @@ def vllm_arguments(best: Candidate) -> list[str]:
         *("--tensor-parallel-size", str(max(best.config.tp // ranks, 1))),
         *("--max-num-seqs", str(settings["max_num_seqs"] // ranks)),
         *("--max-num-batched-tokens", str(settings["max_num_batched_tokens"] // ranks)),
-        *("--block-size", str(settings["block_size"])),
+        *_block_size(best),
         *("--gpu-memory-utilization", f"{served.gpu_memory_utilization:g}"),
     ]
     if ranks > 1:
@@ -221,6 +222,13 @@ def _scheduler(best: Candidate) -> dict[str, Any]:
     """The scheduler settings as resolved."""
     resolved: dict[str, Any] = best.outcome.facts["scheduler"]
     return resolved
+
+
+def _block_size(best: Candidate) -> list[str]:
+    """The flag for tokens of a block; none where vLLM itself makes blocks as large as a state."""
+    settings = _scheduler(best)
+    kinds = {group["kind"] for group in settings.get("kv_groups", ())}
+    return [] if kinds & {STATE, ALIGNED} else ["--block-size", str(settings["block_size"])]
 
 
 def caches(best: Candidate) -> bool:

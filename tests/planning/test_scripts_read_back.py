@@ -210,3 +210,11 @@ def test_a_script_of_sglang_forms_batches_as_simulated(former: str, tmp_path: Pa
     assert "batches formed" not in text
     assert ("--enable-mixed-chunk" in text) == (former == "running-first")
     assert read_back(text, "sglang.sh", tmp_path).scheduler.batch_former == former
+
+
+def test_blocks_that_vllm_raises_for_states_are_not_set_by_the_script() -> None:
+    best = planned(model="qwen3-next-80b-a3b", gpu="h200", tp=2, engine="vllm")
+    assert best.outcome.facts["scheduler"]["block_size"] == 576
+    assert "--block-size" not in serving.vllm_script(best)
+    plain = planned(model="qwen3-14b", gpu="h200", engine="vllm")
+    assert "--block-size 16 " in serving.vllm_script(plain)
