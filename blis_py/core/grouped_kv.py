@@ -417,7 +417,9 @@ class GroupedKV(KVCache):
                     skipped = group.skipped_tokens(computed - late) // (size * group.span)
                     gone = max(table.gone, skipped)
                     blocks = max(group.blocks_of(computed + 1, size), len(table.blocks))
-                    dropped = len(table.skipped(gone, self._leaves_gaps and group.kind == ALIGNED))
+                    dropped = 0
+                    if gone > table.gone:
+                        dropped = len(table.skipped(gone, self._leaves_gaps and group.kind == ALIGNED))
                     more += blocks - max(gone, len(table.blocks)) - dropped
         return more
 
