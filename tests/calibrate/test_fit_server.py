@@ -425,10 +425,13 @@ def test_two_terms_of_steps_are_both_found(names: tuple[str, str]) -> None:
     [
         (("step_scale", "gap_us"), {"num_requests": 500}),
         (("gap_seq_us", "frontend_ms"), {"num_requests": 500, "rate": 30.0}),  # a queue all the time
+        (("gap_us", "frontend_ms", "frontend_seq_ms"), {"num_requests": 150, "rate": 30.0}),
+        (("step_scale", "gap_us", "gap_seq_us"), {"num_requests": 150, "rate": 30.0}),
+        (("step_scale", "gap_us", "frontend_seq_ms"), {"num_requests": 150, "rate": 30.0}),
     ],
 )
 def test_all_terms_of_a_simulated_server_are_found_by_few_requests(
-    names: tuple[str, str], load: dict[str, object]
+    names: tuple[str, ...], load: dict[str, object]
 ) -> None:
     numbers, times = two_terms(*names, **load)
     fit = fit_server(build(model="llama-3.1-8b"), times)

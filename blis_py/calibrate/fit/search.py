@@ -36,6 +36,9 @@ _TRIED, _NEAR = 2, 5.0
 multiple of the least error."""
 _QUIET = 0.004
 """Mean error of slices from which on a run scatters as servers do."""
+_NEAR_EXACT = 0.02
+"""Mean error of slices up to which single requests may be simulated exactly: few that queue scatter as much
+as servers do, wherever the numbers are a little off."""
 _LEAST_BOUND, _LEAST_WEIGHT = 1e-5, 0.1
 _TTFT = np.s_[:1]
 _ALL = np.ones(len(NAMES), dtype=bool)
@@ -88,6 +91,8 @@ def explained(run: ServerRuns, first: Sequence[SimulatedTimes]) -> Found:
         if all(one.measured.concurrency is None for one in run.runs):
             numbers = with_front_end(run, run.times(numbers))
             return Found(search.near(run.times(numbers), steps), numbers, steps, scatter)
+    if tried.left[1] < _NEAR_EXACT and (exact := search.exact(near.solve(steps))):
+        return exact
     fronts = list(_subsets(~OF_STEPS & ~CONSTANT, (steps & OF_STEPS) | CONSTANT))
     free = _chosen([(free, near.held_out_error(free, _TTFT)) for free in fronts], scatter[0])
     return Found(*search.converged(run.times(near.solve(free)), free), free, scatter)
