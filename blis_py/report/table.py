@@ -89,7 +89,7 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     if "sessions" in summary:
         yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
-    yield _flow(_engine(cluster), width)
+    yield "\n".join((_flow(_steps(cluster), width), _flow(_engine(cluster), width)))
     if "priority_waits" in summary:
         yield _flow(_priority_waits(summary["priority_waits"]), width)
     for name, lines in LINES.items():
@@ -225,9 +225,12 @@ def _throughput(cluster: Summary) -> Iterable[str]:
     yield f"{short(rates['total_tokens_per_s'])} tokens/s in and out"
 
 
-def _engine(cluster: Summary) -> Iterable[str]:
+def _steps(cluster: Summary) -> Iterable[str]:
     yield f"{cluster['steps']:,} steps of {short(cluster['mean_batch_tokens'])} tokens"
     yield f"KV {_percent(cluster['kv_mean_pct'])} mean, {_percent(cluster['kv_peak_pct'])} peak"
+
+
+def _engine(cluster: Summary) -> Iterable[str]:
     ceiling = cluster["prefix_hit_ceiling"]
     at_most = "" if ceiling is None else f" (at most {_percent(100 * ceiling)})"
     yield f"prefix hits {_percent(_times(100, cluster['prefix_hit_rate']))}{at_most}"

@@ -78,7 +78,7 @@ def test_a_list_of_runs_from_a_file(blis: Blis, tmp_path: Path) -> None:
 
 def test_the_best_are_printed_on_a_terminal(blis: Blis) -> None:
     out = blis(*SWEEP, "--rate", 20, "--metric", "throughput.output_tokens_per_s", "--format", "table")[1]
-    assert "ranked by throughput.output_tokens_per_s" in out
+    assert "ranked by output tokens per s" in out
     assert "2 × refused: --tp: does not divide" in out
 
 
@@ -164,3 +164,12 @@ def test_what_a_pareto_front_has_no_use_for_is_refused(blis: Blis, flag: tuple[s
     code, _, err = blis("plan", "--pareto", "--model", "llama-3.1-8b", *flag)
     assert code == 2
     assert f"{flag[0]}: does not apply to --pareto" in err
+
+
+def test_notes_of_a_sweep_are_printed_once_below_its_table(blis: Blis) -> None:
+    given = ("sweep", "--model", "llama-3.1-8b", "--gpu", "mi300x", "--num-requests", "4", "--rate", "2,4")
+    code, out, err = blis(*given, "--workers", "1", "--no-cache", "--format", "table")
+    assert code == 0
+    assert " p99 TTFT " in out
+    assert " ms " in out
+    assert err.count("note: the MI300X is known by its datasheet alone") == 1

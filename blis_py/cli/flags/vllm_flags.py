@@ -26,9 +26,19 @@ _UNCHANGING: dict[str, tuple[str, ...]] = {
     "--ramp-up-strategy": (),
 }
 """Values of the benchmark that are what is simulated in any case; every other one asks for something else."""
+_WOULD = {
+    "--dataset-name": "takes the lengths of its requests from a data set",
+    "--dataset-path": "takes its requests from a file",
+    "--num-warmups": "sends requests before those that are measured; a simulated server is warm",
+    "--ramp-up-strategy": "raises the rate while it runs",
+    "--use-beam-search": "computes several answers of each request, so that each decodes as often",
+}
+"""What the benchmark or server does under a flag that is not simulated."""
 _INSTEAD = {
     "--dataset-name": "describe the requests with --prompt-tokens and its like, or give them with --trace",
     "--dataset-path": "give its requests with --trace",
+    "--ramp-up-strategy": "give the arrivals with --trace, or phases of a rate in a workload spec",
+    "--use-beam-search": "drop it: every request has one answer; a higher --rate stands for more of them",
 }
 _SWITCHES = ("--use-beam-search",)
 """Change what a client does, and are not simulated."""
@@ -92,7 +102,7 @@ def refuse(flags: Flags) -> None:
         unchanging = _UNCHANGING.get(name)
         if name in _SWITCHES or (unchanging is not None and value not in unchanging):
             raise InputError(
-                "is a flag of vLLM that cannot be honoured",
+                f"is a flag of vLLM that cannot be honoured: {_WOULD[name]}",
                 key=name,
                 value=None if value is True else value,
                 fix=_INSTEAD.get(name, "drop it"),

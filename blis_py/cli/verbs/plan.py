@@ -125,7 +125,8 @@ def plan(flags: Flags) -> int:
         fix = "give the numbers to choose from with --instances, or add --max-rate for the rate of these"
         raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
     if {"--max-rate", "--trials"} <= flags.keys():
-        raise InputError("does not apply to --max-rate", key="--trials", fix="drop it")
+        problem = "does not apply to --max-rate, which tries every combination"
+        raise InputError(problem, key="--trials", fix="drop it")
     _check_layouts(flags)
     with under_way() as line:
         result = found(flags, line)
@@ -227,7 +228,8 @@ def _pareto(flags: Flags, style: str) -> None:
 
     for name in _WITH_PARETO:
         if name in flags:
-            raise InputError("does not apply to --pareto", key=name, fix="drop it")
+            problem = "does not apply to --pareto, which runs every combination at rising loads"
+            raise InputError(problem, key=name, fix="drop it, or drop --pareto")
     with under_way():
         front = pareto(
             held(study_of(flags), flags.get("--fix", ())),

@@ -36,6 +36,7 @@ _OUTPUT = (
 GROUPS = groups((("Sweep", (*_SWEEP, *WORK)), ("Output", _OUTPUT)))
 _METRIC = "ttft_ms.p99"
 _SHOWN = 10
+_MOST_NOTES = 4
 
 
 def sweep(flags: Flags) -> None:
@@ -112,25 +113,27 @@ def _table(done: Sweep, wanted: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from blis_py.planning.sweep import FAILED, REFUSED
+    from blis_py.planning.sweep_words import amount, notes, titled
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False, markup=False)
-    if any(row.status not in (REFUSED, FAILED) for row in done.rows):
+    if any(row.outcome.ran for row in done.rows):
         metric = done.require(wanted or done.default_metric())
         ranked = done.ranked(metric) if wanted else done.cheapest(metric)
         costs, targets = done.costs(), any("slo_met" in each for each in ranked)
-        console.print(done.order(metric, wanted=bool(wanted), targets=targets))
+        order = done.order(metric, wanted=bool(wanted), targets=targets)
+        console.print(order.replace(metric, titled(metric)))
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for name in done.names:
             table.add_column(name, justify="right" if _numeric(ranked, name) else "left")
-        for name in (_titled(metric), "GPUs", "$ per hour", "$ per M output tokens"):
+        for name in (titled(metric), "GPUs", "$ per hour", "$ per M output tokens"):
             table.add_column(name, justify="right")
         if targets:
             table.add_column("targets met")
         for values in ranked[:_SHOWN]:
             point = [values[name] for name in done.names]
             cost = costs.get(tuple(map(str, point)))
-            cells = [*map(_cell, point), _cell(values["mean"]), "" if cost is None else f"{cost.gpus:,}"]
+            cells = [*map(_cell, point), amount(metric, values["mean"])]
+            cells.append("" if cost is None else f"{cost.gpus:,}")
             dollars = (None, None) if cost is None else (cost.dollars_per_hour, cost.dollars_per_million)
             cells += ["no price" if each is None else f"{each:,.2f}" for each in dollars]
             table.add_row(*cells, *([_cell(values["slo_met"])] if targets else []))
@@ -139,14 +142,11 @@ def _table(done: Sweep, wanted: str | None) -> None:
         console.print(table)
     for reason, count in _lost(done).items():
         console.print(f"{count:,} × {reason}")
-
-
-def _titled(metric: str) -> str:
-    """A figure with its unit: `ttft p99, ms`."""
-    name, _, stat = metric.partition(".")
-    if name.endswith("_ms"):
-        return f"{name.removesuffix('_ms')} {stat}, ms"
-    return metric
+    said = notes(done)
+    for note in said[:_MOST_NOTES]:
+        say(f"note: {note}")
+    if len(said) > _MOST_NOTES:
+        say(f"note: {len(said) - _MOST_NOTES:,} more; blis run shows those of one run")
 
 
 def _lost(done: Sweep) -> dict[str, int]:
