@@ -33,7 +33,7 @@ _WOULD = {
     "--ramp-up-strategy": "raises the rate while it runs",
     "--use-beam-search": "computes several answers of each request, so that each decodes as often",
 }
-"""What the benchmark or server does under a flag that is not simulated."""
+"""Effects of flags that are not simulated."""
 _INSTEAD = {
     "--dataset-name": "describe the requests with --prompt-tokens and its like, or give them with --trace",
     "--dataset-path": "give its requests with --trace",

@@ -142,11 +142,11 @@ def _table(done: Sweep, wanted: str | None) -> None:
         console.print(table)
     for reason, count in _lost(done).items():
         console.print(f"{count:,} × {reason}")
-    said = notes(done)
-    for note in said[:_MOST_NOTES]:
+    printed = notes(done)
+    for note in printed[:_MOST_NOTES]:
         say(f"note: {note}")
-    if len(said) > _MOST_NOTES:
-        say(f"note: {len(said) - _MOST_NOTES:,} more; blis run shows those of one run")
+    if len(printed) > _MOST_NOTES:
+        say(f"note: {len(printed) - _MOST_NOTES:,} more; blis run shows those of one run")
 
 
 def _lost(done: Sweep) -> dict[str, int]:
