@@ -1,6 +1,6 @@
 """What the server's threads cost the engine's step: time between tokens of many streams, in pairs.
 
-    python benchmarks/engine_front_end.py [--streams 256] [--tokens 60] [--step-ms 20] [--pairs 5]
+    python benchmarks/engine_front_end.py [--streams 256] [--tokens 100] [--step-ms 20] [--pairs 5]
 
 The engine's server stands in front of a model that sleeps instead of a GPU at work. The thread that steps and
 the one that writes responses share an interpreter: whichever waits gets it after the switch interval, 5 ms in
@@ -131,7 +131,7 @@ async def _when_ready(process: subprocess.Popen[str], port: int, streams: int, t
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=256)
-    parser.add_argument("--tokens", type=int, default=60, help="of each stream")
+    parser.add_argument("--tokens", type=int, default=100, help="of each stream")
     parser.add_argument("--step-ms", type=float, default=20.0)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--serve", type=float, help=argparse.SUPPRESS)

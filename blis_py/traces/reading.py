@@ -12,6 +12,9 @@ from blis_py.requests.table import Ints
 from blis_py.requests.think_time import ThinkTime
 from blis_py.traces.bad_rows import BadRows
 
+_MOST_IN_FLIGHT = 2**31
+"""Larger numbers are no limit of a benchmark."""
+
 
 @dataclass
 class Reading:
@@ -70,7 +73,7 @@ class Reading:
 
     def kept_in_flight(self, concurrency: Any, *, paced: bool = False) -> None:
         """Note a benchmark's limit on requests in flight, if it is one."""
-        if isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency > 0:
+        if type(concurrency) is int and 0 < concurrency <= _MOST_IN_FLIGHT:
             self.concurrency, self.paced = concurrency, paced
 
     def left_out(self, count: int, why: str) -> None:

@@ -30,6 +30,12 @@ def test_numbers_have_the_digits_0_to_9(capsys: pytest.CaptureFixture[str], flag
     assert flag in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["9" * 400, "-1", "nan", "true", "[1]", '{"input": 1e999}', "{}"])
+def test_a_ratio_is_a_number_from_0_to_1(capsys: pytest.CaptureFixture[str], value: str) -> None:
+    assert main([*RUN, "--random-range-ratio", value]) == 2
+    assert "--random-range-ratio: must be from 0 to 1" in capsys.readouterr().err
+
+
 def test_numbers_of_files_have_the_digits_0_to_9(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for key, value in (("workload", {"rate": "٣"}), ("disaggregation", {"xpyd": "٣p1d"}), ("horizon", "٣s")):
         path = tmp_path / "c.yaml"

@@ -122,6 +122,11 @@ def test_the_rate_of_a_benchmark_without_times_is_that_in_its_file(
     assert read(write(tmp_path, "v.json", old_vllm(4, request_rate=stated)))[1].rate == rate
 
 
+@pytest.mark.parametrize("limit", [0, -1, 2.5, True, "4", None, 10**400])
+def test_what_is_no_limit_in_flight_of_a_benchmark_is_none(tmp_path: Path, limit: Any) -> None:
+    assert read(write(tmp_path, "v.json", old_vllm(4, max_concurrency=limit)))[1].concurrency is None
+
+
 def test_the_first_releases_of_aiperf_are_read(tmp_path: Path) -> None:
     def row(at_ns: int, phase: str) -> dict[str, Any]:
         metadata = {"timestamp_ns": 10**18 + at_ns, "credit_phase": phase, "turn_index": 0}

@@ -267,7 +267,7 @@ def _ratio(text: str, side: str) -> float | None:
     except InputError:
         return None
     value = given.get(side) if isinstance(given, dict) else given
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _arrivals(flags: Flags) -> Iterator[tuple[str, str, Any]]:
