@@ -25,8 +25,8 @@ from blis_py.models.weights import MXFP4_BYTES, Weights
 
 _MEASURED = "h100", "h200", "b200"
 """GPUs with kernels of all engines, that bound others."""
-_RACK = "GB"
-"""First letters of the GPUs of a rack, of which one was measured, too."""
+_ALIKE = "GB", "B200", "B300"
+"""First letters of the GPUs of a rack, of which one was measured, too, and of the same chips outside it."""
 
 
 class Neighbour(NamedTuple):
@@ -78,8 +78,9 @@ def _narrower(shape: ModelShape, gpu: GpuSpec) -> Iterator[_Form]:
     w = shape.weights
     least = _least(w)
     if least >= 2 and gpu.fp8_flops:
-        blocks = replace(_at_most(w, 1.0, "fp8"), block_scales=True)
-        yield _Form(replace(shape, weights=blocks), 1.0, "in 8 bits")
+        for block_scales in (True, False):
+            narrow = replace(_at_most(w, 1.0, "fp8"), block_scales=block_scales)
+            yield _Form(replace(shape, weights=narrow), 1.0, "in 8 bits")
     if w.experts >= 2 and shape.moe_layers:
         yield _Form(
             replace(shape, weights=replace(w, experts=MXFP4_BYTES, arithmetic="fp4")), 1.0, "in MXFP4"
@@ -123,7 +124,7 @@ def _faster(gpu: GpuSpec) -> Iterator[tuple[GpuSpec, float]]:
 def _related(gpu: GpuSpec) -> Iterator[GpuSpec]:
     """Other measured GPUs of the same maker."""
     names: tuple[str, ...] = () if is_of_amd(gpu) else _MEASURED
-    names += ("gb200",) if gpu.name.startswith(_RACK) else ()
+    names += ("gb200",) if gpu.name.startswith(_ALIKE) else ()
     return (other for other in map(_bundled, names) if other.name != gpu.name)
 
 
