@@ -105,8 +105,8 @@ def test_what_was_measured_on_servers_is_not_lowered_to_what_was_not() -> None:
 def test_neighbours_have_more_bytes_or_less_of_everything() -> None:
     shape, gpu = load_model("qwen3-235b-a22b-nvfp4"), load_gpu("b200")
     above = [n for n in neighbours(shape, gpu) if n.above]
-    assert {n.gpu.name for n in above} == {"H100", "H200", "B200"}
+    assert {n.gpu.name for n in above} == {"H100", "H200", "B200", "GB200"}
     assert all(n.shape.weights.experts > 0.5625 or n.gpu.name != "B200" for n in above)
     assert not [n for n in neighbours(shape, load_gpu("mi300x")) if n.gpu.name != "MI300X"]
     slow_link = gpu.linked_at(32)
-    assert {n.gpu.name for n in neighbours(shape, slow_link) if n.above} == {"B200"}
+    assert {n.gpu.name for n in neighbours(shape, slow_link) if n.above} == {"B200", "GB200"}

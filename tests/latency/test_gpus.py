@@ -52,7 +52,7 @@ def test_a_gpu_is_found_by_its_usual_spellings(spelling: str, name: str) -> None
 
 
 def test_an_unknown_gpu_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"--gpu: unknown gpu.*TPUv5.*one of a10, a100-40, .*, b200"):
+    with pytest.raises(InputError, match=r"--gpu: unknown gpu.*TPUv5.*or one that blis gpus lists"):
         load_gpu("TPUv5")
 
 

@@ -104,6 +104,7 @@ def test_kinds_of_scenarios_are_those_that_a_release_has() -> None:
         "defaults, synchronous",
         "all settings, synchronous",
         "grammars, synchronous",
+        "states, synchronous",
     ]
 
 
